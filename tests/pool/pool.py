@@ -1,7 +1,8 @@
 """The pool itself, in the test process: starts ranks once, hands them bodies, and rebuilds after a failure.
 
-A case of world size n runs on the first n ranks of one gang that grows on demand. Ranks come from a forkserver that has
-torch and the model classes loaded. Any failure ends the whole gang: the next case starts new ranks (about 0.3 s).
+A case of world size n runs on the first n ranks of one gang that grows on demand. Ranks come from a forkserver
+that has torch and the model classes loaded. Any failure ends the whole gang: the next case starts new ranks
+(about 0.3 s).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _GRACE_S = 0.5  # after a first failure, how long others may still answer for th
 
 
 class RanksFailed(Exception):  # noqa: N818  (reads as what happened: "the ranks failed")
-    """Some ranks of a case raised, died or hung. ``failures`` maps a rank to what it did, the likely cause first."""
+    """Ranks of a case raised, died or hung. ``failures`` maps a rank to what it did, the likely cause first."""
 
     def __init__(self, failures: dict[int, str]) -> None:
         self.failures = failures
@@ -56,7 +57,7 @@ class _Rank:
 
 
 class RankPool:
-    """``run(world_size, body, *args)`` calls ``body(rank, world_size, *args)`` on each rank; results in rank order."""
+    """Ranks that stay; ``run`` calls a body on some of them inside a process group of their own."""
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
@@ -68,7 +69,10 @@ class RankPool:
     def run(
         self, world_size: int, body: Callable[..., Any], *args: Any, timeout_s: float = 60.0
     ) -> list[Any]:
-        """Raises RanksFailed when a rank raises, dies, or has not answered after ``timeout_s`` seconds."""
+        """Results of ``body(rank, world_size, *args)`` in rank order.
+
+        Raises RanksFailed when a rank raises, dies, or has not answered after ``timeout_s`` seconds.
+        """
         call = pickle.dumps((body, args))
         if not all(member.process.is_alive() for member in self._gang):
             self.stop()
@@ -114,7 +118,7 @@ class RankPool:
 
 @contextmanager
 def _one_thread_a_rank() -> Any:
-    """The forkserver inherits the environment of its first start, and torch reads it when it is imported there."""
+    """The forkserver keeps the environment of its first start, and torch reads it when imported there."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
@@ -127,7 +131,7 @@ def _one_thread_a_rank() -> Any:
 
 
 def _collect(gang: list[_Rank], timeout_s: float) -> tuple[dict[int, Outcome], dict[int, str]]:
-    """Wait for all ranks; after a first failure only for a moment, since the others may wait for that rank."""
+    """Wait for all ranks; after a first failure only a moment, since the others may wait for that rank."""
     pending = dict(enumerate(gang))
     outcomes: dict[int, Outcome] = {}
     failures: dict[int, str] = {}

@@ -22,7 +22,7 @@ __all__ = ["Case", "Outcome", "serve"]
 
 @dataclass(frozen=True)
 class Case:
-    """One test body for one rank. ``call`` is pickled (function, arguments), so that unpickling can fail by itself."""
+    """One test body for one rank. ``call`` is the pickled (function, arguments): unpickling may fail by itself."""
 
     call: bytes
     sys_path: tuple[str, ...]
@@ -47,7 +47,7 @@ def serve(connection: Connection, log_file: str, stack_file: str) -> None:
     import torch
 
     _redirect_output(log_file)
-    stacks = Path(stack_file).open("w")
+    stacks = Path(stack_file).open("w")  # noqa: SIM115  (open as long as the process lives)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool decides when a rank ends
     torch.set_num_threads(1)
