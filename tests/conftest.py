@@ -19,7 +19,7 @@ def rank_pool() -> Iterator[RankPool]:
 
 @pytest.fixture
 def ranks(rank_pool: RankPool) -> Callable[..., list[Any]]:
-    """``ranks(4, body, *args, timeout_s=60)``: the results of ``body(rank, world_size, *args)`` in rank order.
+    """``ranks(4, body, *args, timeout_s=60)``: results of ``body(rank, world_size, *args)`` in rank order.
 
     The body is a module-level function; it runs with torch.distributed (gloo) initialised and one thread a
     rank. A rank that raises, dies or hangs ends in ``tests.pool.RanksFailed``, which names it.

@@ -1,8 +1,8 @@
 """The pool itself, in the test process: starts ranks once, hands them bodies, and rebuilds after a failure.
 
-A case of world size n runs on the first n ranks of one gang that grows on demand. Ranks come from a forkserver
-that has torch and the model classes loaded. Any failure ends the whole gang: the next case starts new ranks
-(about 0.3 s).
+A case of world size n runs on the first n ranks of one gang that grows on demand. Ranks come from a
+forkserver that has torch and the model classes loaded. Any failure ends the whole gang: the next case starts
+new ranks (about 0.3 s).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _GRACE_S = 0.5  # after a first failure, how long others may still answer for th
 
 
 class RanksFailed(Exception):  # noqa: N818  (reads as what happened: "the ranks failed")
-    """Ranks of a case raised, died or hung. ``failures`` maps a rank to what it did, the likely cause first."""
+    """Ranks of a case raised, died or hung. ``failures``: rank -> what it did, the likely cause first."""
 
     def __init__(self, failures: dict[int, str]) -> None:
         self.failures = failures

@@ -22,7 +22,7 @@ __all__ = ["Case", "Outcome", "serve"]
 
 @dataclass(frozen=True)
 class Case:
-    """One test body for one rank. ``call`` is the pickled (function, arguments): unpickling may fail by itself."""
+    """One test body for one rank. ``call`` is the pickled (function, arguments): it may fail to load."""
 
     call: bytes
     sys_path: tuple[str, ...]

@@ -1,0 +1,158 @@
+"""Ends a run whose ranks wait for each other too long, with a report that names the ones that did not arrive.
+
+A thread in every rank looks at its own rank's current wait. The first to see one longer than the timeout
+raises an alarm in the store; the threads of all ranks answer with what their rank is doing. Who does not
+answer is stopped or gone: of those the last heartbeat is known. The rank that raised the alarm writes the
+report, and all processes end. A rank that hangs in Python still answers, since the thread is its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rankloom.comm.activity import Activity
+from rankloom.comm.diagnosis import RankState, diagnose
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+__all__ = ["Watchdog"]
+
+_ALARM, _REPORTER, _VERDICT, _LEAVING = (
+    f"watchdog/{key}" for key in ("alarm", "reporter", "verdict", "leaving")
+)
+_VERDICT_PATIENCE_S = 15.0
+_LEAVE_PATIENCE_S = 2.0
+
+
+class Watchdog:
+    """Watch one rank's waits from a thread of its own.
+
+    ``store`` must be a client that no other thread uses (a second TCPStore client, or a FileStore on a file
+    of its own): a blocking call of the training thread would otherwise silence this one. ``layout`` gives
+    groups and coordinates. ``on_failure`` gets the report, on the one rank that writes it; then every rank's
+    process ends with ``end(1)``. Waiting is counted in ticks of the thread, so that suspending the whole run
+    (Ctrl-Z) is no alarm.
+    """
+
+    def __init__(
+        self,
+        activity: Activity,
+        store: Store,
+        layout: Any,
+        *,
+        rank: int,
+        timeout_s: float,
+        on_failure: Callable[[str], None],
+        end: Callable[[int], object] = os._exit,
+    ) -> None:
+        self._activity, self._store, self._layout = activity, store, layout
+        self._rank, self._timeout_s = rank, timeout_s
+        self._on_failure, self._end = on_failure, end
+        self._tick_s = min(1.0, max(0.05, timeout_s / 20))
+        self._heartbeat_s = min(60.0, timeout_s / 10)
+        self._stopped = threading.Event()
+        self._store_error: RuntimeError | None = None
+        self._thread = threading.Thread(target=self._watch, name="collective-watchdog", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; call it before the process group is destroyed."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        seen: object = None
+        waited_s, next_heartbeat, before = 0.0, 0.0, time.monotonic()
+        while not self._stopped.wait(self._tick_s):
+            now = time.monotonic()
+            wait = self._activity.wait
+            waited_s = waited_s + min(now - before, 2 * self._tick_s) if wait and wait is seen else 0.0
+            seen, before = wait, now
+            if waited_s >= self._timeout_s or self._alarm_raised():
+                return self._finish()
+            if now >= next_heartbeat:
+                self._publish("heartbeat")
+                next_heartbeat = now + self._heartbeat_s
+        self._activity.phase += " (over)"
+        self._publish("heartbeat")
+        return None
+
+    def _alarm_raised(self) -> bool:
+        return bool(self._try(lambda: self._store.check([_ALARM])))
+
+    def _publish(self, kind: str) -> None:
+        text = json.dumps(self._activity.snapshot())
+        self._try(lambda: self._store.set(f"watchdog/{kind}/{self._rank}", text))
+
+    def _finish(self) -> None:
+        first = self._try(lambda: self._store.add(_REPORTER, 1)) == 1
+        self._try(lambda: self._store.set(_ALARM, "1"))
+        self._publish("answer")
+        if first:
+            states = self._gather_answers()
+            self._on_failure(diagnose(states, self._layout, timeout_s=self._timeout_s))
+            num_alive = sum(state.silent_s is None for state in states)
+            self._try(lambda: self._store.set(_VERDICT, str(num_alive)))
+        elif not self._until(lambda: self._store.check([_VERDICT]), _VERDICT_PATIENCE_S):
+            self._on_failure(self._lonely_report())
+        self._leave_together()
+        self._end(1)
+
+    def _leave_together(self) -> None:
+        """The first to go may take the store with it, and the others could not read the verdict."""
+        self._try(lambda: self._store.add(_LEAVING, 1))
+        self._until(lambda: self._store.add(_LEAVING, 0) >= int(self._store.get(_VERDICT)), _LEAVE_PATIENCE_S)
+
+    def _gather_answers(self) -> list[RankState]:
+        """Every living thread answers within a tick; the rest of the patience is for busy machines."""
+        silent = {int(rank) for rank in self._layout.ranks}
+        deadline = time.monotonic() + max(1.0, 5 * self._tick_s)
+        answers: dict[int, dict[str, Any] | None] = {}
+        while silent and time.monotonic() < deadline:
+            for rank in sorted(silent):
+                if (answer := self._read("answer", rank)) is not None:
+                    answers[rank] = answer
+                    silent.discard(rank)
+            time.sleep(self._tick_s / 5)
+        return [RankState(rank, answers[rank]) for rank in answers] + [self._silent(rank) for rank in silent]
+
+    def _silent(self, rank: int) -> RankState:
+        heartbeat = self._read("heartbeat", rank)
+        return RankState(rank, heartbeat, time.time() - heartbeat["time"] if heartbeat else self._timeout_s)
+
+    def _read(self, kind: str, rank: int) -> dict[str, Any] | None:
+        key = f"watchdog/{kind}/{rank}"
+        found = self._try(lambda: self._store.get(key) if self._store.check([key]) else None)
+        return json.loads(found) if found else None
+
+    def _until(self, condition: Callable[[], bool], patience_s: float) -> bool:
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline and self._store_error is None:
+            if self._try(condition):
+                return True
+            time.sleep(self._tick_s / 5)
+        return False
+
+    def _lonely_report(self) -> str:
+        state = RankState(self._rank, self._activity.snapshot())
+        cause = f": {self._store_error}" if self._store_error else ""
+        alone = diagnose([state], self._layout, timeout_s=self._timeout_s)
+        return f"no report came from the other ranks{cause}\n{alone}"
+
+    def _try(self, call: Callable[[], Any]) -> Any:
+        """A store that is gone must not end the thread; the error becomes part of the report."""
+        try:
+            result = call()
+        except RuntimeError as error:  # torch's store errors all derive from it
+            self._store_error = error
+            return None
+        self._store_error = None
+        return result
