@@ -1,0 +1,100 @@
+"""The ``rankloom`` command. A command's module is imported when that command is used, and not before.
+
+To add a command: a row in ``COMMANDS``, and a module with a function ``command`` whose parameters typer
+understands. A command with ``overrides`` also takes ``ctx: typer.Context`` and finds the ``--key.sub VALUE``
+arguments in ``ctx.args``, for ``rankloom.cli.overrides.parse_overrides``; its own options stand before CONFIG.
+Errors are raised, not printed: ``rankloom.cli.ending`` ends the process with the right message and code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from rankloom import __version__
+from rankloom.cli.ending import ending_well
+
+__all__ = ["COMMANDS", "Command", "build_app", "main"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: where it lives, its line in ``--help``, and what must be installed for it."""
+
+    module: str
+    help: str
+    extra: str = ""  # the extra that brings ``packages``
+    packages: tuple[str, ...] = ()
+    overrides: bool = False  # takes --key.sub VALUE for any key of the config
+
+
+# Everything after CONFIG is left to the command, so that a value may look like an option (--a.b -1).
+EXTRA_ARGUMENTS = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+}
+
+COMMANDS = {
+    "train": Command(
+        "rankloom.cli.train",
+        "Train the model of a config file: starts local ranks, or joins torchrun's.",
+        extra="train",
+        packages=("torch", "transformers", "tokenizers", "safetensors"),
+        overrides=True,
+    ),
+    "layout": Command("rankloom.cli.layout", "Show the resolved sizes, the groups, and a row a rank."),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0, 1 a failed run, 2 something the user must change, 130 interrupted."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # Wherever it stands, so that it can be added to the end of the command that has just failed.
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        build_app(arguments, debug=debug)(arguments, prog_name="rankloom")
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def build_app(arguments: Sequence[str], *, debug: bool = False) -> typer.Typer:
+    """The typer app for these arguments: the command they use is imported, the others are only named."""
+    app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+    app.callback()(_top_level)
+    used = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, row in COMMANDS.items():
+        function = _load(name, row, debug=debug) if name == used else _not_used
+        settings = dict(EXTRA_ARGUMENTS) if row.overrides else {}
+        app.command(name, help=row.help if name != used else None, context_settings=settings)(function)
+    return app
+
+
+def _load(name: str, row: Command, *, debug: bool) -> Callable[..., object]:
+    loaded: Callable[..., object] = import_module(row.module).command
+    return ending_well(loaded, name=name, extra=row.extra, packages=row.packages, debug=debug)
+
+
+def _not_used() -> None:
+    """Stands for a command that this invocation only names."""
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rankloom {__version__}")
+        raise typer.Exit
+
+
+def _top_level(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    """One layout for weights and tokens: see it, check it, train with it."""

@@ -1,0 +1,72 @@
+"""How a command ends: one message on stderr and an exit code, with a traceback only under --debug."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import traceback
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import typer
+
+from rankloom.errors import RankloomError, UserError
+
+INTERRUPTED = 130
+# Packages a user may lack, and the extra that brings them.
+EXTRA_OF_PACKAGE = {
+    "torch": "train",
+    "transformers": "train",
+    "tokenizers": "train",
+    "safetensors": "train",
+    "ray": "ray",
+}
+
+
+def ending_well(
+    function: Callable[..., object], *, name: str, extra: str, packages: tuple[str, ...], debug: bool
+) -> Callable[..., object]:
+    """The function of command ``name``, made to end with a message and an exit code whatever happens in it.
+
+    2 for a UserError or a missing extra, 1 for other errors, 130 when interrupted. What typer raises passes.
+    """
+
+    @functools.wraps(function)
+    def run(*args: object, **kwargs: object) -> object:
+        try:
+            require_packages(packages, extra=extra)
+            return function(*args, **kwargs)
+        except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            message, code = "interrupted", INTERRUPTED
+        except RankloomError as error:
+            message, code = str(error), error.exit_code
+        except ModuleNotFoundError as error:
+            message, code = _explain_missing_module(error), 2
+        except Exception as error:
+            message = f"internal error, {type(error).__name__}: {error} (add --debug to see where)"
+            code = 1
+        if debug:
+            traceback.print_exc()
+        print(f"rankloom {name}: {message}", file=sys.stderr)
+        raise typer.Exit(code)
+
+    return run
+
+
+def require_packages(packages: tuple[str, ...], *, extra: str) -> None:
+    """Raises UserError naming the extra to install if one of these packages is not there. Imports none of them."""
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        raise UserError(_install_hint(", ".join(missing), extra))
+
+
+def _explain_missing_module(error: ModuleNotFoundError) -> str:
+    package = (error.name or "").split(".")[0]
+    extra = EXTRA_OF_PACKAGE.get(package)
+    return _install_hint(package, extra) if extra else f"a Python module is missing: {error}"
+
+
+def _install_hint(missing: str, extra: str) -> str:
+    return f"this command needs {missing}, which the {extra!r} extra brings: pip install 'rankloom[{extra}]'"

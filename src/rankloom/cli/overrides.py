@@ -1,0 +1,57 @@
+"""``--key.sub VALUE`` arguments: settings of the config given on the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import yaml
+
+from rankloom.errors import UserError
+
+_KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+def parse_overrides(args: Sequence[str]) -> dict[str, object]:
+    """Dotted keys and their values, parsed as YAML, from ``--key.sub VALUE`` and ``--key.sub=VALUE``.
+
+    Hyphens in a key count as underscores, and the last of several values for one key wins. YAML 1.1 reads
+    ``3e-4`` as a string; the schema turns it into a number where one is wanted. Raises UserError for a word
+    without a key, a key without a value, a key without a section, or a value that is not YAML.
+
+    >>> parse_overrides(["--train.max_steps", "20", "--optimizer.betas=[0.9, 0.99]"])
+    {'train.max_steps': 20, 'optimizer.betas': [0.9, 0.99]}
+    """
+    overrides: dict[str, object] = {}
+    remaining = list(args)
+    while remaining:
+        argument = remaining.pop(0)
+        if not argument.startswith("--") or argument == "--":
+            raise UserError(f"{argument!r} does not belong to any --key.sub; write --key.sub VALUE")
+        key, has_value, text = argument[2:].partition("=")
+        key = _checked_key(key)
+        if not has_value:
+            # A value may start with one hyphen (a negative number) but not with two: that is the next key.
+            if not remaining or remaining[0].startswith("--"):
+                raise UserError(f"--{key} has no value; write --{key} VALUE")
+            text = remaining.pop(0)
+        overrides[key] = _value(key, text)
+    return overrides
+
+
+def _checked_key(key: str) -> str:
+    key = key.replace("-", "_")
+    if not _KEY.fullmatch(key):
+        raise UserError(
+            f"--{key} is not an option of this command; a setting is written with its section,"
+            f" as in --train.max_steps 20"
+        )
+    return key
+
+
+def _value(key: str, text: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        reason = getattr(error, "problem", None) or str(error)
+        raise UserError(f"the value of --{key} is not valid YAML: {text!r} ({reason})") from error
