@@ -1,0 +1,196 @@
+"""Tokenised records on disk, mapped into memory: two flat files and an index."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankloom.data.encoding import Encoded
+from rankloom.errors import UserError
+
+__all__ = ["OVERLONG", "TokenizedDataset", "write_dataset"]
+
+OVERLONG = ("error", "drop", "truncate")
+NOTHING_TRAINED = "no trained token"
+TOO_LONG = "longer than data.max_seq_length"
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TokenizedDataset:
+    """Records as token ids and masks. A record's position, 0 .. len - 1, is what rows refer to.
+
+    Attributes:
+        source: what the records came from.
+        all_ids, all_trained: the tokens of all records, one after the other; int32 and bool, read-only.
+        starts, lengths: where record i lies in them, [R] int64.
+        valid: labels of record i that enter the loss, [R] int64: its trained tokens, except for its first token,
+            which nothing predicts.
+        numbers: physical line of record i in its file, or its number in a built-in set, [R] int64.
+        numbers_are_lines: which of the two.
+        skipped: records that are not here, counted by reason.
+        content_hash: sha256 (hex) of tokens, masks and numbers, before records were left out for their length.
+    """
+
+    source: str
+    all_ids: NDArray[np.int32]
+    all_trained: NDArray[np.bool_]
+    starts: Ints
+    lengths: Ints
+    valid: Ints
+    numbers: Ints
+    numbers_are_lines: bool
+    skipped: Counter[str] = field(default_factory=Counter)
+    num_truncated: int = 0
+    content_hash: str = ""
+
+    @classmethod
+    def of(
+        cls, ids: Sequence[Sequence[int]], trained: Sequence[Sequence[bool]], *, source: str = "memory"
+    ) -> TokenizedDataset:
+        """A dataset from lists, one of ids and one of booleans a record."""
+        lengths = np.array([len(record) for record in ids], dtype=np.int64)
+        masks = [np.asarray(mask, dtype=np.bool_) for mask in trained]
+        return cls(
+            source=source,
+            all_ids=np.concatenate([np.asarray(record, dtype=np.int32) for record in ids]),
+            all_trained=np.concatenate(masks),
+            starts=np.cumsum(lengths) - lengths,
+            lengths=lengths,
+            valid=np.array([_valid(mask) for mask in masks], dtype=np.int64),
+            numbers=np.arange(len(ids), dtype=np.int64),
+            numbers_are_lines=False,
+        )
+
+    @classmethod
+    def open(cls, folder: Path, *, source: str) -> TokenizedDataset:
+        """Maps what `write_dataset` wrote; ``source`` is what the records are called in messages."""
+        facts = json.loads((folder / "dataset.json").read_text())
+        index = np.load(folder / "index.npy")
+        return cls(
+            source=source,
+            all_ids=np.memmap(folder / "ids.int32", dtype=np.int32, mode="r"),
+            all_trained=np.memmap(folder / "trained.bool", dtype=np.bool_, mode="r"),
+            starts=np.cumsum(index[0]) - index[0],
+            lengths=index[0],
+            valid=index[1],
+            numbers=index[2],
+            numbers_are_lines=facts["numbers_are_lines"],
+            skipped=Counter(facts["skipped"]),
+            content_hash=facts["content_hash"],
+        )
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.lengths.sum())
+
+    def ids(self, position: int) -> NDArray[np.int32]:
+        """[T] token ids of one record."""
+        start = self.starts[position]
+        return self.all_ids[start : start + self.lengths[position]]
+
+    def trained(self, position: int) -> NDArray[np.bool_]:
+        """[T] which tokens of one record are to be predicted."""
+        start = self.starts[position]
+        return self.all_trained[start : start + self.lengths[position]]
+
+    def record_name(self, position: int) -> str:
+        """Where a record comes from, as a person can look it up."""
+        kind = "line" if self.numbers_are_lines else "record"
+        return f"{self.source} {kind} {self.numbers[position]}"
+
+    def fitted(self, max_seq_length: int, *, overlong: str) -> TokenizedDataset:
+        """The records that can be trained on in rows of ``max_seq_length`` tokens.
+
+        Records without a trained token are left out and counted; longer ones are refused ("error"), left out and
+        counted ("drop") or cut ("truncate") by ``overlong``.
+
+        Raises:
+            UserError: a record is too long and ``overlong`` is "error", or no record is left.
+        """
+        if overlong not in OVERLONG:
+            raise UserError(f'data.overlong is "{overlong}"; use "error", "drop" or "truncate"')
+        too_long = self.lengths > max_seq_length
+        if overlong == "error" and too_long.any():
+            raise UserError(self._too_long_message(max_seq_length, too_long))
+        skipped = Counter(self.skipped)
+        lengths, valid = self.lengths, self.valid
+        keep = np.ones(len(self), dtype=np.bool_)
+        if overlong == "drop" and too_long.any():
+            skipped[TOO_LONG] += int(too_long.sum())
+            keep = ~too_long
+        elif overlong == "truncate":
+            lengths, valid = np.minimum(lengths, max_seq_length), valid.copy()
+            for position in np.flatnonzero(too_long):
+                valid[position] = _valid(self.trained(int(position))[:max_seq_length])
+        untrained = keep & (valid == 0)
+        if untrained.any():
+            skipped[NOTHING_TRAINED] += int(untrained.sum())
+            keep &= ~untrained
+        if not keep.any():
+            raise UserError(self._nothing_left_message(max_seq_length, skipped))
+        return replace(
+            self,
+            starts=self.starts[keep],
+            lengths=lengths[keep],
+            valid=valid[keep],
+            numbers=self.numbers[keep],
+            skipped=skipped,
+            num_truncated=int((too_long & keep).sum()),
+        )
+
+    def _too_long_message(self, max_seq_length: int, too_long: NDArray[np.bool_]) -> str:
+        first = int(np.flatnonzero(too_long)[0])
+        return (
+            f"{self.record_name(first)} has {self.lengths[first]} tokens, data.max_seq_length is {max_seq_length} "
+            f"({int(too_long.sum())} of {len(self)} records are longer, the longest has {self.lengths.max()}); "
+            "raise data.max_seq_length, or set data.overlong to drop or truncate"
+        )
+
+    def _nothing_left_message(self, max_seq_length: int, skipped: Counter[str]) -> str:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.most_common())
+        return (
+            f"{self.source}: no record is left to train on ({reasons}); the shortest has {self.lengths.min()} tokens "
+            f"and data.max_seq_length is {max_seq_length}"
+        )
+
+
+def write_dataset(folder: Path, encoded: Iterable[Encoded], *, skipped: Counter[str]) -> None:
+    """Writes encoded records for `TokenizedDataset.open`, one at a time as they come.
+
+    ``skipped`` is read after the last record, so that a lazy ``encoded`` can still count into it.
+    """
+    digest = hashlib.sha256()
+    index: list[tuple[int, int, int]] = []
+    are_lines = False
+    with (folder / "ids.int32").open("wb") as ids_file, (folder / "trained.bool").open("wb") as trained_file:
+        for record, ids, trained in encoded:
+            for stream, part in ((ids_file, ids.tobytes()), (trained_file, trained.tobytes())):
+                stream.write(part)
+                digest.update(part)
+            are_lines = record.line is not None
+            index.append((len(ids), _valid(trained), record.index if record.line is None else record.line))
+    table = np.array(index, dtype=np.int64).T.copy()
+    np.save(folder / "index.npy", table)
+    digest.update(table.tobytes())
+    facts = {
+        "numbers_are_lines": are_lines,
+        "skipped": dict(skipped),
+        "content_hash": digest.hexdigest(),
+    }
+    (folder / "dataset.json").write_text(json.dumps(facts, indent=1))
+
+
+def _valid(trained: NDArray[np.bool_]) -> int:
+    return int(np.count_nonzero(trained[1:]))
