@@ -1,0 +1,106 @@
+"""How rows are dealt: global batch, lanes, microbatches; and what a row's length must be a multiple of.
+
+    global_batch_size = micro_batch_size x lanes x num_microbatches
+    lanes = world_size / (PP x runtime CP x TP)
+
+The global batch is the user's number and never changes with the layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm
+
+from rankloom.errors import UserError
+from rankloom.layout import GTPParallelLayout
+
+__all__ = ["BatchArithmetic", "check_sequence_length", "sequence_multiple"]
+
+
+@dataclass(frozen=True)
+class BatchArithmetic:
+    """The batch of one optimizer step, in rows."""
+
+    global_batch_size: int
+    micro_batch_size: int
+    num_lanes: int
+    num_microbatches: int
+
+    @property
+    def rows_per_lane(self) -> int:
+        """Rows a lane trains on in one step."""
+        return self.micro_batch_size * self.num_microbatches
+
+    @classmethod
+    def compute(
+        cls, layout: GTPParallelLayout, *, global_batch_size: int, micro_batch_size: int
+    ) -> BatchArithmetic:
+        """Raises UserError, in config keys, when the global batch does not divide over the lanes."""
+        for key, size in (("global_batch_size", global_batch_size), ("micro_batch_size", micro_batch_size)):
+            if size < 1:
+                raise UserError(f"train.{key} must be an integer of at least 1, not {size}")
+        lanes = layout.batch_parallel_size
+        if global_batch_size % (micro_batch_size * lanes):
+            raise UserError(_undivided(layout, global_batch_size, micro_batch_size))
+        return cls(
+            global_batch_size=global_batch_size,
+            micro_batch_size=micro_batch_size,
+            num_lanes=lanes,
+            num_microbatches=global_batch_size // (micro_batch_size * lanes),
+        )
+
+
+def _undivided(layout: GTPParallelLayout, global_batch_size: int, micro_batch_size: int) -> str:
+    lanes = layout.batch_parallel_size
+    step = micro_batch_size * lanes
+    lanes_text = f"{lanes} lane{'s' * (lanes > 1)}"
+    remedies = [f"try {_neighbours(global_batch_size, step)}"]
+    if global_batch_size % lanes == 0:
+        per_lane = global_batch_size // lanes
+        sizes = [size for size in range(1, micro_batch_size) if per_lane % size == 0]
+        remedies.append(f"or train.micro_batch_size {sizes[-1]}")
+    return (
+        f"train.global_batch_size {global_batch_size} is not a multiple of {step} = train.micro_batch_size "
+        f"{micro_batch_size} x {lanes_text}; {', '.join(remedies)} "
+        f"({lanes_text} = {layout.world_size} / ({layout.pipeline_model_parallel_size} x "
+        f"{layout.runtime_context_parallel_size} x {layout.tensor_model_parallel_size}): cluster.world_size "
+        f"/ (pipeline x runtime context x tensor parallel size))"
+    )
+
+
+def _neighbours(size: int, step: int) -> str:
+    """The multiples of ``step`` next to ``size``: "2 or 4"."""
+    below = size // step * step
+    return f"{below} or {below + step}" if below else f"{step}"
+
+
+def sequence_multiple(layout: GTPParallelLayout) -> int:
+    """What the length of a row (tokens, padding included) must be a multiple of, to be cut evenly.
+
+    Runtime CP cuts a row into 2 x CP chunks (each rank takes an early and a late one, so that causal
+    attention is balanced), and sequence parallelism cuts a rank's part over TP.
+    """
+    context, tp = layout.runtime_context_parallel_size, layout.tensor_model_parallel_size
+    if layout.sequence_parallel:
+        return context * lcm(2, tp) if context > 1 else tp
+    return 2 * context if context > 1 else 1
+
+
+def check_sequence_length(max_seq_length: int, layout: GTPParallelLayout) -> None:
+    """Raises UserError unless rows of ``max_seq_length`` tokens can be cut evenly."""
+    multiple = sequence_multiple(layout)
+    if max_seq_length % multiple:
+        raise UserError(
+            f"data.max_seq_length {max_seq_length} is not a multiple of {multiple} = "
+            f"{_multiple_text(layout)}; try {_neighbours(max_seq_length, multiple)}"
+        )
+
+
+def _multiple_text(layout: GTPParallelLayout) -> str:
+    context, tp = layout.runtime_context_parallel_size, layout.tensor_model_parallel_size
+    if context == 1:
+        return f"tensor_model_parallel_size {tp} with sequence_parallel true"
+    if not layout.sequence_parallel:
+        return f"2 x runtime context parallel size {context}"
+    tp_text = f"lcm(2, tensor_model_parallel_size {tp})"
+    return f"runtime context parallel size {context} x {tp_text} with sequence_parallel true"

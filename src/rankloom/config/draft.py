@@ -1,0 +1,160 @@
+"""A config on its way to being resolved: validated sections, and everything found wrong so far."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from rankloom.config.batch import BatchArithmetic, check_sequence_length
+from rankloom.config.derive import fill_data, fill_logging, fill_parallel, fill_schedule, schedule_problems
+from rankloom.config.keys import KEYS, MODEL_CONFIG
+from rankloom.config.overlay import Overlay, lay_over
+from rankloom.config.schema import (
+    SECTIONS,
+    CheckpointSection,
+    ClusterSection,
+    DataSection,
+    LoggingSection,
+    OptimizerSection,
+    ParallelSection,
+    ScheduleSection,
+    Section,
+    TrainSection,
+)
+from rankloom.config.validate import settle_alternatives, validate_section
+from rankloom.errors import UserError
+from rankloom.layout import GTPParallelLayout
+
+__all__ = ["Draft", "Settings"]
+
+T = TypeVar("T")
+AnySection = TypeVar("AnySection", bound=Section)
+Settings = Mapping[str, object]
+
+# What a layout's error may speak of, to say where those numbers came from.
+_LAYOUT_KEYS: Mapping[str, str] = {
+    "world_size": "cluster.world_size",
+    **{name: f"parallel.{name}" for name in ParallelSection.model_fields},
+}
+
+
+@dataclass
+class Draft:
+    """Sections that could be validated, by their class, and one line for each problem."""
+
+    overlay: Overlay
+    sections: dict[type[Section], Section] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        mapping: Settings,
+        *,
+        cli: Settings | None,
+        defaults: Settings | None,
+        origin: str,
+        names: Iterable[str] = tuple(SECTIONS),
+    ) -> Draft:
+        """Lays the layers over each other and validates the sections called ``names``."""
+        overlay = lay_over({"default": defaults or {}, "file": mapping, "cli": cli or {}}, origin=origin)
+        overlay, clashes = settle_alternatives(overlay)
+        draft = cls(overlay, problems=[*overlay.problems, *clashes])
+        for name in names:
+            section, lines = validate_section(name, overlay)
+            draft.problems += lines
+            if section is not None:
+                draft.sections[type(section)] = section
+        return draft
+
+    def get(self, kind: type[AnySection]) -> AnySection | None:
+        """The section of this class; None if one of its values was refused."""
+        section = self.sections.get(kind)
+        return section if isinstance(section, kind) else None
+
+    def layout(self) -> GTPParallelLayout | None:
+        """The layout, or None when it cannot be made; the reason is then among the problems."""
+        parallel, cluster = self.get(ParallelSection), self.get(ClusterSection)
+        if parallel is None or cluster is None:
+            return None
+        world_size = cluster.world_size
+        if world_size is None:
+            self.problems.append(
+                "cluster.world_size is not set: give the number of ranks "
+                "(under torchrun it is the number that torchrun starts)"
+            )
+            return None
+        settings = parallel.model_dump()
+        return self._attempt(
+            lambda: GTPParallelLayout.resolve(world_size=world_size, **settings), keys=_layout_keys_in
+        )
+
+    def batch(self, layout: GTPParallelLayout) -> BatchArithmetic | None:
+        train = self.get(TrainSection)
+        if train is None:
+            return None
+        keys = ("train.global_batch_size", "train.micro_batch_size")
+        return self._attempt(
+            lambda: BatchArithmetic.compute(
+                layout, global_batch_size=train.global_batch_size, micro_batch_size=train.micro_batch_size
+            ),
+            keys=lambda _: keys,
+        )
+
+    def fill(self, layout: GTPParallelLayout | None) -> None:
+        """Fills in derived values, and refuses a row length that the layout cannot cut."""
+        parallel, data = self.get(ParallelSection), self.get(DataSection)
+        if layout is not None and parallel is not None:
+            self.sections[ParallelSection] = fill_parallel(parallel, layout)
+        if layout is not None and data is not None:
+            length = "data.max_seq_length"
+            data = fill_data(data, layout, length_is_set=self.overlay.values.get(length) is not None)
+            self.sections[DataSection] = data
+            self._attempt(
+                lambda: check_sequence_length(data.max_seq_length, layout), keys=lambda _: (length,)
+            )
+        logging, checkpoint = self.get(LoggingSection), self.get(CheckpointSection)
+        if logging is not None and checkpoint is not None:
+            self.sections[LoggingSection] = fill_logging(logging, checkpoint)
+        self._fill_schedule()
+
+    def _fill_schedule(self) -> None:
+        schedule, train = self.get(ScheduleSection), self.get(TrainSection)
+        optimizer = self.get(OptimizerSection)
+        if schedule is not None and optimizer is not None:
+            for message, keys in schedule_problems(schedule, optimizer):
+                self.problems.append(f"{message}{self.overlay.clause(*keys)}")
+        if schedule is not None and train is not None:
+            self.sections[ScheduleSection] = fill_schedule(schedule, train)
+
+    def sources(self) -> dict[str, str]:
+        """The source of every setting; a null that was filled in counts as derived."""
+        result: dict[str, str] = {}
+        for key in KEYS:
+            section, name = key.split(".")
+            if SECTIONS[section] in self.sections:
+                value = getattr(self.sections[SECTIONS[section]], name)
+                stands = value is None or self.overlay.values.get(key) is not None
+                result[key] = self.overlay.sources.get(key, "derived") if stands else "derived"
+        inner = {k: s for k, s in self.overlay.sources.items() if k.startswith(f"{MODEL_CONFIG}.")}
+        return result | inner
+
+    def raise_problems(self) -> None:
+        """Raises UserError with all problems, one a line, if there are any."""
+        if self.problems:
+            raise UserError("\n".join(dict.fromkeys(self.problems)))
+
+    def _attempt(self, make: Callable[[], T], *, keys: Callable[[str], Iterable[str]]) -> T | None:
+        """What ``make`` returns; a refusal becomes a problem, with where its ``keys`` came from."""
+        try:
+            return make()
+        except UserError as error:
+            self.problems.append(f"{error}{self.overlay.clause(*keys(str(error)))}")
+            return None
+
+
+def _layout_keys_in(message: str) -> list[str]:
+    words = dict.fromkeys(re.findall(r"[a-z_]+", message))
+    return [_LAYOUT_KEYS[word] for word in words if word in _LAYOUT_KEYS]

@@ -1,0 +1,128 @@
+"""Layers of settings laid over each other, each value remembering the layer it came from.
+
+A *layer* is what one source says: the command line, the file, or defaults given in code. Stronger layers win,
+key by key; ``model.config``, a free mapping, is merged key by key inside. A null in a stronger layer hides
+what weaker layers say. Keys are dotted: ``train.max_steps``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from rankloom.config.keys import KEYS, MODEL_CONFIG, explain_unknown
+from rankloom.config.schema import SECTIONS
+from rankloom.config.yaml_file import as_number
+
+__all__ = ["Overlay", "Source", "lay_over"]
+
+Source = Literal["cli", "file", "default", "derived"]
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """The values given by any layer, the source of each, and what was wrong with the keys (one line each)."""
+
+    values: Mapping[str, object]
+    sources: Mapping[str, str]
+    origin: str
+    problems: tuple[str, ...] = ()
+
+    def where(self, *keys: str) -> str:
+        """Where values came from: "train section of run.yaml; --train.max_steps"; "" if all are derived."""
+        places = [
+            describe_source(k, self.sources.get(k, "derived"), self.origin) for k in self._written(keys)
+        ]
+        return "; ".join(dict.fromkeys(place for place in places if place))
+
+    def clause(self, *keys: str) -> str:
+        """``where`` as the end of a message: " (train section of run.yaml)", or nothing."""
+        places = self.where(*keys)
+        return f" ({places})" if places else ""
+
+    def _written(self, keys: Iterable[str]) -> Iterator[str]:
+        """The keys as they were written: the command line names keys below ``model.config``, not itself."""
+        for key in keys:
+            source = self.sources.get(key)
+            below = [k for k, s in self.sources.items() if k.startswith(f"{key}.") and s == source == "cli"]
+            yield from below or [key]
+
+
+def describe_source(key: str, source: str, origin: str) -> str:
+    """In words a user can act on; "" for a derived value, which nobody wrote."""
+    words = {
+        "cli": f"--{key}",
+        "file": f"{key.split('.')[0]} section of {origin}",
+        "default": f"default of {key} given in code",
+    }
+    return words.get(source, "")
+
+
+def lay_over(layers: Mapping[Source, Mapping[str, object]], *, origin: str) -> Overlay:
+    """``layers`` from the weakest to the strongest: nested mappings, dotted keys, or a mixture of both."""
+    values: dict[str, object] = {}
+    sources: dict[str, str] = {}
+    problems: list[str] = []
+    for source, layer in layers.items():
+        dotted = source != "file"  # a file nests; a dotted key at its top level is a slip
+        for key, value in _entries(layer, dotted=dotted):
+            problem = _problem_with(key, value)
+            if problem:
+                problems.append(f"{problem}{_clause(key, source, origin)}")
+            elif key == MODEL_CONFIG or key.startswith(f"{MODEL_CONFIG}."):
+                _merge_model_config(values, sources, key=key, value=value, source=source)
+            else:
+                values[key], sources[key] = value, source
+    return Overlay(values, sources, origin, tuple(problems))
+
+
+def _clause(key: str, source: Source, origin: str) -> str:
+    if source == "file" and key.split(".")[0] not in SECTIONS:
+        return f" ({origin})"
+    return f" ({describe_source(key, source, origin)})"
+
+
+def _entries(layer: Mapping[str, object], *, dotted: bool) -> Iterator[tuple[str, object]]:
+    """(path, value) for every setting of a layer; an empty section has none."""
+    for name, body in layer.items():
+        key = str(name).replace("-", "_") if dotted else str(name)
+        if key in SECTIONS and isinstance(body, Mapping):
+            yield from ((f"{key}.{inner}", value) for inner, value in body.items())
+        elif not (key in SECTIONS and body is None):
+            yield key, body
+
+
+def _problem_with(key: str, value: object) -> str:
+    if key.startswith(f"{MODEL_CONFIG}.") or (key in KEYS and "." in key):
+        return ""
+    if key in SECTIONS:
+        return f"{key} is a section of settings, not a value: {value!r}"
+    return explain_unknown(key)
+
+
+def _merge_model_config(
+    values: dict[str, object], sources: dict[str, str], *, key: str, value: object, source: Source
+) -> None:
+    """Lays one layer's ``model.config`` (or one key below it) over what weaker layers gave."""
+    for part in reversed(key.removeprefix(MODEL_CONFIG).split(".")[1:]):
+        value = {part: value}
+    below = values.get(MODEL_CONFIG)
+    if isinstance(value, Mapping):
+        sources.update({f"{MODEL_CONFIG}.{name}": source for name in value})
+        value = _merged(below if isinstance(below, Mapping) else {}, value)
+    else:
+        for name in [s for s in sources if s.startswith(f"{MODEL_CONFIG}.")]:
+            del sources[name]
+    values[MODEL_CONFIG], sources[MODEL_CONFIG] = value, source
+
+
+def _merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+    merged = dict(below)
+    for key, value in above.items():
+        inner = merged.get(key)
+        if isinstance(value, Mapping):
+            merged[key] = _merged(inner if isinstance(inner, Mapping) else {}, value)
+        else:
+            merged[key] = as_number(value)
+    return merged

@@ -1,0 +1,68 @@
+"""From laid-over values to validated sections, with one line for everything that is not allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pydantic import ValidationError
+
+from rankloom.config.keys import MODEL_CONFIG
+from rankloom.config.overlay import Overlay
+from rankloom.config.schema import SECTIONS, Section
+from rankloom.config.values import allowed_text, allows_null
+
+__all__ = ["settle_alternatives", "validate_section"]
+
+ALTERNATIVES = (("model.path", MODEL_CONFIG), ("train.max_steps", "train.epochs"))
+
+
+def settle_alternatives(overlay: Overlay) -> tuple[Overlay, list[str]]:
+    """Of two settings that exclude each other, a default given in code yields; two others are refused."""
+    values, problems = dict(overlay.values), []
+    for pair in ALTERNATIVES:
+        given = [key for key in pair if values.get(key) is not None]
+        if len(given) < 2:
+            continue
+        defaults = [key for key in given if overlay.sources[key] == "default"]
+        if len(defaults) == 1:
+            del values[defaults[0]]
+        else:
+            a, b = pair
+            problems.append(
+                f"{a} and {b} are both set; keep one and set the other null{overlay.clause(a, b)}"
+            )
+    sources = {key: source for key, source in overlay.sources.items() if _holder(key) in values}
+    return Overlay(values, sources, overlay.origin, overlay.problems), problems
+
+
+def _holder(key: str) -> str:
+    return MODEL_CONFIG if key.startswith(f"{MODEL_CONFIG}.") else key
+
+
+def validate_section(name: str, overlay: Overlay) -> tuple[Section | None, list[str]]:
+    """The section, or None and a line for each value that is not allowed."""
+    section = SECTIONS[name]
+    given = {
+        key: overlay.values[f"{name}.{key}"]
+        for key in section.model_fields
+        if f"{name}.{key}" in overlay.values
+    }
+    settings = {
+        k: v for k, v in given.items() if v is not None or allows_null(section.model_fields[k].annotation)
+    }
+    try:
+        return section.model_validate(settings), []
+    except ValidationError as error:
+        return None, list(_lines(name, error, overlay=overlay))
+
+
+def _lines(name: str, error: ValidationError, *, overlay: Overlay) -> Iterator[str]:
+    fields = SECTIONS[name].model_fields
+    seen: Mapping[str, None] = dict.fromkeys(str(detail["loc"][0]) for detail in error.errors())
+    for key in seen:  # once a key: a wrong list has an error for each of its entries
+        field, path = fields[key], f"{name}.{key}"
+        allowed = allowed_text(field.annotation, tuple(field.metadata))
+        if path in overlay.values and overlay.values[path] is not None:
+            yield f"{path} must be {allowed}, not {overlay.values[path]!r}{overlay.clause(path)}"
+        else:
+            yield f"{path} is required: {allowed} ({name} section of {overlay.origin})"

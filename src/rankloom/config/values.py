@@ -1,0 +1,87 @@
+"""The kinds of value a setting can have, each with the words a refusal uses for it."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from datetime import date
+from typing import Annotated, Literal, TypeAlias, Union, get_args, get_origin
+
+from pydantic import BeforeValidator, Field
+
+__all__ = [
+    "Beta",
+    "Count",
+    "FreeMapping",
+    "NonNegative",
+    "NonNegativeInt",
+    "Positive",
+    "Text",
+    "allowed_text",
+    "allows_null",
+]
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a value may be, for messages."""
+
+    text: str
+
+
+def _not_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("a truth value is no number")
+    return value
+
+
+def _text(value: object) -> object:
+    # YAML reads `dir: 2026` as a number and `dir: 2026-11-29` as a date, though nobody means one.
+    is_other = isinstance(value, int | float | date) and not isinstance(value, bool)
+    return str(value) if is_other else value
+
+
+_NUMBER = BeforeValidator(_not_bool)
+
+Count: TypeAlias = Annotated[int, _NUMBER, Field(ge=1), Allowed("an integer of at least 1")]
+NonNegativeInt: TypeAlias = Annotated[int, _NUMBER, Field(ge=0), Allowed("an integer of at least 0")]
+Positive: TypeAlias = Annotated[
+    float, _NUMBER, Field(gt=0, allow_inf_nan=False), Allowed("a number greater than 0")
+]
+NonNegative: TypeAlias = Annotated[
+    float, _NUMBER, Field(ge=0, allow_inf_nan=False), Allowed("a number of at least 0")
+]
+Beta: TypeAlias = Annotated[
+    float, _NUMBER, Field(ge=0, lt=1), Allowed("a number of at least 0 and less than 1")
+]
+Text: TypeAlias = Annotated[str, BeforeValidator(_text), Field(min_length=1), Allowed("a text")]
+FreeMapping: TypeAlias = Annotated[dict[str, object], Allowed("a mapping")]
+
+
+def allows_null(annotation: object) -> bool:
+    """Whether a setting of this type may be null; null in any other means "not set"."""
+    return type(None) in get_args(annotation)
+
+
+def allowed_text(annotation: object, metadata: tuple[object, ...] = ()) -> str:
+    """What a setting of this type may be: for ``Count | None`` "an integer of at least 1, or null"."""
+    for item in metadata:
+        if isinstance(item, Allowed):
+            return item.text
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return allowed_text(args[0], args[1:])
+    if origin in (Union, types.UnionType):
+        parts = [allowed_text(a) for a in args if a is not type(None)]
+        return " or ".join(parts) + (", or null" if allows_null(annotation) else "")
+    if origin is Literal:
+        return " or ".join(args) if len(args) < 3 else f"one of {', '.join(args)}"
+    if origin is tuple:
+        return _tuple_text(args)
+    return "true or false" if annotation is bool else str(annotation)
+
+
+def _tuple_text(args: tuple[object, ...]) -> str:
+    if args[-1] is Ellipsis:
+        return f"a list, each entry {allowed_text(args[0])}"
+    return f"a list of {len(args)}, each entry {allowed_text(args[0])}"

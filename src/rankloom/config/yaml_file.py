@@ -1,0 +1,64 @@
+"""Reading YAML as people expect it: no key twice, ``3e-4`` is a number, and errors with file and line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+
+import yaml
+
+from rankloom.errors import UserError
+
+__all__ = ["as_number", "read_yaml"]
+
+# YAML 1.1, which PyYAML reads, wants a dot and a signed exponent; YAML 1.2 and everybody write 3e-4 and 1e6.
+_EXPONENT_FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that refuses duplicate keys, reads exponents, and leaves dates as the text they are."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
+        first_lines: dict[str, int] = {}
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            line = key_node.start_mark.line + 1
+            if key_node.value in first_lines:
+                problem = f"{key_node.value} is set twice, first in line {first_lines[key_node.value]}"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            first_lines[key_node.value] = line
+        return super().construct_mapping(node, deep=deep)
+
+
+def _as_written(loader: _Loader, node: yaml.Node) -> str:
+    assert isinstance(node, yaml.ScalarNode)
+    return str(loader.construct_scalar(node))
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT_FLOAT, list("-+.0123456789"))
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _as_written)
+
+
+def as_number(value: object) -> object:
+    """A text that is a number with an exponent, as YAML 1.1 readers leave it, becomes the number."""
+    return float(value) if isinstance(value, str) and _EXPONENT_FLOAT.match(value) else value
+
+
+def read_yaml(path: Path) -> object:
+    """The content of a YAML file. Raises UserError with file and line when it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"config file {path} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"config file {path} cannot be read: {error}") from None
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise UserError(f"{path}{line}: {error.problem or 'not valid YAML'}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not valid YAML: {error}") from None
