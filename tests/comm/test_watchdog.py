@@ -84,7 +84,9 @@ def run_rank(rank: int, program: Program, make_store: Callable[[int], Any], repo
             file.write(f"reported by rank {rank}\n{text}\n")
 
     activity = Activity()
-    watchdog = Watchdog(activity, make_store(rank), LAYOUT, rank=rank, timeout_s=TIMEOUT_S, on_failure=write)
+    watchdog = Watchdog(
+        activity, lambda: make_store(rank), LAYOUT, rank=rank, timeout_s=TIMEOUT_S, on_failure=write
+    )
     watchdog.start()
     program(activity, rank)
     watchdog.stop()

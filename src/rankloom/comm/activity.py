@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,14 +34,26 @@ class Wait:
 class Activity:
     """The phase, the launched collectives of each group and the current wait of one rank.
 
-    ``phase`` is free text for people ("step 3: forward, microbatch 1"); assign to it at will.
+    ``phase`` is free text for people ("step 3: forward, microbatch 1"); assign to it at will. ``on_phase`` is
+    told each new one.
     """
 
-    def __init__(self, phase: str = "starting") -> None:
+    def __init__(self, phase: str = "starting", *, on_phase: Callable[[str], None] | None = None) -> None:
+        self._on_phase = on_phase
         self.phase = phase
         self._launched: dict[str, tuple[int, str]] = {}
         self._wait: Wait | None = None
         self._thread = threading.get_ident()
+
+    @property
+    def phase(self) -> str:
+        return self._phase
+
+    @phase.setter
+    def phase(self, text: str) -> None:
+        self._phase = text
+        if self._on_phase is not None:
+            self._on_phase(text)
 
     def launched(self, group: str, what: str) -> int:
         """Count a collective of ``group`` as launched by this rank; returns its number, from 1."""

@@ -33,17 +33,17 @@ _LEAVE_PATIENCE_S = 2.0
 class Watchdog:
     """Watch one rank's waits from a thread of its own.
 
-    ``store`` must be a client that no other thread uses (a second TCPStore client, or a FileStore on a file
-    of its own): a blocking call of the training thread would otherwise silence this one. ``layout`` gives
-    groups and coordinates. ``on_failure`` gets the report, on the one rank that writes it; then every rank's
-    process ends with ``end(1)``. Waiting is counted in ticks of the thread, so that suspending the whole run
-    (Ctrl-Z) is no alarm.
+    ``connect`` makes the store, from the watchdog's thread: a client that no other thread uses (a second
+    TCPStore client, or a FileStore on a file of its own), since a blocking call of the training thread would
+    silence it. ``layout`` gives groups and coordinates. ``on_failure`` gets the report, on the one rank that
+    writes it; then every rank's process ends with ``end(1)``. Waiting is counted in ticks of the thread, so
+    that suspending the whole run (Ctrl-Z) is no alarm.
     """
 
     def __init__(
         self,
         activity: Activity,
-        store: Store,
+        connect: Callable[[], Store],
         layout: Any,
         *,
         rank: int,
@@ -51,12 +51,13 @@ class Watchdog:
         on_failure: Callable[[str], None],
         end: Callable[[int], object] = os._exit,
     ) -> None:
-        self._activity, self._store, self._layout = activity, store, layout
+        self._activity, self._connect, self._layout = activity, connect, layout
         self._rank, self._timeout_s = rank, timeout_s
         self._on_failure, self._end = on_failure, end
         self._tick_s = min(1.0, max(0.05, timeout_s / 20))
         self._heartbeat_s = min(60.0, timeout_s / 10)
         self._stopped = threading.Event()
+        self._store: Store | None = None
         self._store_error: RuntimeError | None = None
         self._thread = threading.Thread(target=self._watch, name="collective-watchdog", daemon=True)
 
@@ -64,9 +65,9 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; call it before the process group is destroyed."""
+        """End the thread; the rank must not wait in a collective after it."""
         self._stopped.set()
-        self._thread.join()
+        self._thread.join(timeout=5)  # it may still be trying to connect
 
     def _watch(self) -> None:
         seen: object = None
@@ -86,30 +87,30 @@ class Watchdog:
         return None
 
     def _alarm_raised(self) -> bool:
-        return bool(self._try(lambda: self._store.check([_ALARM])))
+        return bool(self._try(lambda store: store.check([_ALARM])))
 
     def _publish(self, kind: str) -> None:
         text = json.dumps(self._activity.snapshot())
-        self._try(lambda: self._store.set(f"watchdog/{kind}/{self._rank}", text))
+        self._try(lambda store: store.set(f"watchdog/{kind}/{self._rank}", text))
 
     def _finish(self) -> None:
-        first = self._try(lambda: self._store.add(_REPORTER, 1)) == 1
-        self._try(lambda: self._store.set(_ALARM, "1"))
+        first = self._try(lambda store: store.add(_REPORTER, 1)) == 1
+        self._try(lambda store: store.set(_ALARM, "1"))
         self._publish("answer")
         if first:
             states = self._gather_answers()
             self._on_failure(diagnose(states, self._layout, timeout_s=self._timeout_s))
             num_alive = sum(state.silent_s is None for state in states)
-            self._try(lambda: self._store.set(_VERDICT, str(num_alive)))
-        elif not self._until(lambda: self._store.check([_VERDICT]), _VERDICT_PATIENCE_S):
+            self._try(lambda store: store.set(_VERDICT, str(num_alive)))
+        elif not self._until(lambda store: store.check([_VERDICT]), _VERDICT_PATIENCE_S):
             self._on_failure(self._lonely_report())
         self._leave_together()
         self._end(1)
 
     def _leave_together(self) -> None:
         """The first to go may take the store with it, and the others could not read the verdict."""
-        self._try(lambda: self._store.add(_LEAVING, 1))
-        self._until(lambda: self._store.add(_LEAVING, 0) >= int(self._store.get(_VERDICT)), _LEAVE_PATIENCE_S)
+        self._try(lambda store: store.add(_LEAVING, 1))
+        self._until(lambda store: store.add(_LEAVING, 0) >= int(store.get(_VERDICT)), _LEAVE_PATIENCE_S)
 
     def _gather_answers(self) -> list[RankState]:
         """Every living thread answers within a tick; the rest of the patience is for busy machines."""
@@ -130,10 +131,10 @@ class Watchdog:
 
     def _read(self, kind: str, rank: int) -> dict[str, Any] | None:
         key = f"watchdog/{kind}/{rank}"
-        found = self._try(lambda: self._store.get(key) if self._store.check([key]) else None)
+        found = self._try(lambda store: store.get(key) if store.check([key]) else None)
         return json.loads(found) if found else None
 
-    def _until(self, condition: Callable[[], bool], patience_s: float) -> bool:
+    def _until(self, condition: Callable[[Store], bool], patience_s: float) -> bool:
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline and self._store_error is None:
             if self._try(condition):
@@ -147,10 +148,11 @@ class Watchdog:
         alone = diagnose([state], self._layout, timeout_s=self._timeout_s)
         return f"no report came from the other ranks{cause}\n{alone}"
 
-    def _try(self, call: Callable[[], Any]) -> Any:
-        """A store that is gone must not end the thread; the error becomes part of the report."""
+    def _try(self, call: Callable[[Store], Any]) -> Any:
+        """A store that is not there yet, or gone, must not end the thread; the error is part of the report."""
         try:
-            result = call()
+            self._store = self._store or self._connect()
+            result = call(self._store)
         except RuntimeError as error:  # torch's store errors all derive from it
             self._store_error = error
             return None
