@@ -29,8 +29,8 @@ def default_cache_dir() -> Path:
 def cached_folder(root: Path, key: str, *, build: Callable[[Path], None]) -> Path:
     """The folder ``root/key``, built by ``build(empty folder)`` if it is missing or damaged.
 
-    Processes that come at the same time wait for the first one (a file lock, which ends with its holder, so a killed
-    builder leaves nobody waiting). The folder appears by one rename, after its contents are complete.
+    Processes that come at the same time wait for the first one (a file lock, which ends with its holder, so a
+    killed builder leaves nobody waiting). The folder appears by one rename, after its contents are complete.
 
     Raises:
         UserError: the cache folder cannot be written; and whatever ``build`` raises.
@@ -45,8 +45,8 @@ def cached_folder(root: Path, key: str, *, build: Callable[[Path], None]) -> Pat
                 _build(final, build)
     except OSError as error:
         raise UserError(
-            f"the data cache {root} cannot be written: {error.strerror or error} ({error.filename or final}); "
-            "free some space or set data.cache_dir to another folder"
+            f"the data cache {root} cannot be written: {error.strerror or error} "
+            f"({error.filename or final}); free some space or set data.cache_dir to another folder"
         ) from error
     return final
 

@@ -12,16 +12,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rankloom.data.encoding import Encoded
 from rankloom.errors import UserError
+from rankloom.records import ChatRecord
 
-__all__ = ["OVERLONG", "TokenizedDataset", "write_dataset"]
+__all__ = ["OVERLONG", "Encoded", "TokenizedDataset", "write_dataset"]
 
 OVERLONG = ("error", "drop", "truncate")
 NOTHING_TRAINED = "no trained token"
 TOO_LONG = "longer than data.max_seq_length"
 
 Ints = NDArray[np.int64]
+Encoded = tuple[ChatRecord, NDArray[np.int32], NDArray[np.bool_]]  # record, ids [T], trained [T]
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,13 @@ class TokenizedDataset:
         source: what the records came from.
         all_ids, all_trained: the tokens of all records, one after the other; int32 and bool, read-only.
         starts, lengths: where record i lies in them, [R] int64.
-        valid: labels of record i that enter the loss, [R] int64: its trained tokens, except for its first token,
-            which nothing predicts.
+        valid: labels of record i that enter the loss, [R] int64: its trained tokens, except for its first
+            token, which nothing predicts.
         numbers: physical line of record i in its file, or its number in a built-in set, [R] int64.
         numbers_are_lines: which of the two.
         skipped: records that are not here, counted by reason.
-        content_hash: sha256 (hex) of tokens, masks and numbers, before records were left out for their length.
+        content_hash: sha256 (hex) of tokens, masks and numbers, before records were left out for their
+            length.
     """
 
     source: str
@@ -113,8 +115,8 @@ class TokenizedDataset:
     def fitted(self, max_seq_length: int, *, overlong: str) -> TokenizedDataset:
         """The records that can be trained on in rows of ``max_seq_length`` tokens.
 
-        Records without a trained token are left out and counted; longer ones are refused ("error"), left out and
-        counted ("drop") or cut ("truncate") by ``overlong``.
+        Records without a trained token are left out and counted; longer ones are refused ("error"), left out
+        and counted ("drop") or cut ("truncate") by ``overlong``.
 
         Raises:
             UserError: a record is too long and ``overlong`` is "error", or no record is left.
@@ -153,16 +155,16 @@ class TokenizedDataset:
     def _too_long_message(self, max_seq_length: int, too_long: NDArray[np.bool_]) -> str:
         first = int(np.flatnonzero(too_long)[0])
         return (
-            f"{self.record_name(first)} has {self.lengths[first]} tokens, data.max_seq_length is {max_seq_length} "
-            f"({int(too_long.sum())} of {len(self)} records are longer, the longest has {self.lengths.max()}); "
-            "raise data.max_seq_length, or set data.overlong to drop or truncate"
+            f"{self.record_name(first)} has {self.lengths[first]} tokens, data.max_seq_length is "
+            f"{max_seq_length} ({int(too_long.sum())} of {len(self)} records are longer, the longest has "
+            f"{self.lengths.max()}); raise data.max_seq_length, or set data.overlong to drop or truncate"
         )
 
     def _nothing_left_message(self, max_seq_length: int, skipped: Counter[str]) -> str:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.most_common())
         return (
-            f"{self.source}: no record is left to train on ({reasons}); the shortest has {self.lengths.min()} tokens "
-            f"and data.max_seq_length is {max_seq_length}"
+            f"{self.source}: no record is left to train on ({reasons}); the shortest has "
+            f"{self.lengths.min()} tokens and data.max_seq_length is {max_seq_length}"
         )
 
 

@@ -25,8 +25,9 @@ class LaneMicrobatch:
 
     Attributes:
         input_ids: [B, S]; the padding token after the last record of a row.
-        labels: [B, S]; labels[b, t] is the token that follows t in the same record, or IGNORE where that token is
-            not trained, where the record ends, and in padding. Shifted already: the loss takes it as it is.
+        labels: [B, S]; labels[b, t] is the token that follows t in the same record, or IGNORE where that
+            token is not trained, where the record ends, and in padding. Shifted already: the loss takes it as
+            it is.
         position_ids: [B, S]; restart at 0 in every record and in the padding tail.
         document_ids: [B, S]; 0, 1, ... the records of a row; its padding tail is one document more.
         rows: the B rows these are.

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rankloom.data.cache import cached_folder, default_cache_dir
 from rankloom.data.dataset import TokenizedDataset, write_dataset
-from rankloom.data.encoding import ChatEncoder
+from rankloom.data.encoding import encode_records
 from rankloom.data.stream import GlobalStream
 from rankloom.data.tokenizer import DEFAULT_VOCAB_SIZE, folder_identity, load_tokenizer, train_tokenizer
 from rankloom.errors import UserError
@@ -58,7 +58,8 @@ def prepare(resolved: ResolvedConfig) -> PreparedData:
     """`prepare_data` with the values of a resolved config.
 
     Raises:
-        UserError: no data, bad data, no tokenizer, a tokenizer larger than the model's vocabulary, zero steps.
+        UserError: no data, bad data, no tokenizer, a tokenizer larger than the model's vocabulary, zero
+            steps.
     """
     data, model = resolved.data, resolved.model
     if data.train is None:
@@ -117,14 +118,15 @@ def prepare_data(
             tokenizer = train_tokenizer(found.records, max_vocab_size=vocab_size or DEFAULT_VOCAB_SIZE)
             tokenizer.save_pretrained(str(folder / TOKENIZER))
         skipped = Counter(found.skipped)
-        encoder = ChatEncoder(tokenizer, name=name)
-        encoded = encoder.encode(found.records, bad_records=bad_records, skipped=skipped)
+        encoded = encode_records(
+            found.records, tokenizer, name=name, bad_records=bad_records, skipped=skipped
+        )
         write_dataset(folder, encoded, skipped=skipped)
 
     root = default_cache_dir() if cache_dir is None else Path(cache_dir)
     key = _key(train, model_path=model_path, vocab_size=vocab_size, bad_records=bad_records)
     folder = cached_folder(root / "data", key, build=build)
-    tokenizer = own or load_tokenizer(folder / TOKENIZER)
+    tokenizer = load_tokenizer(folder / TOKENIZER) if own is None else own
     _refuse_small_vocabulary(len(tokenizer), vocab_size, name)
     dataset = TokenizedDataset.open(folder, source=train).fitted(max_seq_length, overlong=overlong)
     stream = GlobalStream(
@@ -142,7 +144,7 @@ def prepare_data(
         dataset=dataset,
         stream=stream,
         facts=(*_facts(dataset, len(tokenizer), name), *stream.describe()),
-        fingerprint=_sha256(dataset.content_hash, key, overlong, *stream.settings()),
+        fingerprint=_sha256(dataset.content_hash, key, overlong, *stream.settings(), stream.batch(0)),
     )
 
 
@@ -168,9 +170,9 @@ def _model_vocab_size(model_path: str | None, model_config: Mapping[str, object]
 def _refuse_small_vocabulary(tokenizer_size: int, vocab_size: int | None, name: str) -> None:
     if vocab_size is not None and tokenizer_size > vocab_size:
         raise UserError(
-            f"{name} has {tokenizer_size} tokens, the model's vocab_size is {vocab_size}: tokens {vocab_size} and "
-            f"above would have no embedding; use a vocab_size of at least {tokenizer_size}, or the tokenizer that "
-            "belongs to the model"
+            f"{name} has {tokenizer_size} tokens, the model's vocab_size is {vocab_size}: tokens "
+            f"{vocab_size} and above would have no embedding; use a vocab_size of at least {tokenizer_size}, "
+            "or the tokenizer that belongs to the model"
         )
 
 

@@ -37,7 +37,7 @@ class Row:
 
 
 class Counts(NamedTuple):
-    """What a batch holds: rows that are not fillers, records, tokens without padding, labels that enter the loss."""
+    """What a batch holds: rows (no fillers), records, tokens (no padding), labels that enter the loss."""
 
     rows: int
     chats: int
@@ -48,8 +48,8 @@ class Counts(NamedTuple):
 class GlobalStream:
     """The rows of every step of a run, by random access.
 
-    Epoch e takes the records in the order of a permutation drawn from (seed, e), packs them, and cuts the rows into
-    global batches; the last one is filled up with empty rows or dropped.
+    Epoch e takes the records in the order of a permutation drawn from (seed, e), packs them, and cuts the
+    rows into global batches; the last one is filled up with empty rows or dropped.
 
     Args:
         dataset: records that fit, see `TokenizedDataset.fitted`.
@@ -163,8 +163,8 @@ class GlobalStream:
         if steps == 0:
             raise UserError(
                 f"0 steps: epoch {epoch} has {num_rows} rows ({len(self.dataset)} records), fewer than "
-                f"train.global_batch_size {self.global_batch_size}, and data.last_batch is drop; use data.last_batch: "
-                f"fill, or a global batch of at most {num_rows}"
+                f"train.global_batch_size {self.global_batch_size}, and data.last_batch is drop; use "
+                f"data.last_batch: fill, or a global batch of at most {num_rows}"
             )
         self._first_steps.append(self._first_steps[-1] + steps)
         self._first_rows.append(self._first_rows[-1] + min(num_rows, steps * self.global_batch_size))

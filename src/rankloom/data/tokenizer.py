@@ -1,4 +1,4 @@
-"""The tokenizer of a run: the model folder's own, or a byte-level BPE trained on the data of a from-scratch model."""
+"""The tokenizer of a run: the model folder's own, or a byte-level BPE trained on the data."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
         raise UserError(f"{folder}: no such folder; model.path is the folder of a Hugging Face model")
     if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         raise UserError(
-            f"{folder}: holds no tokenizer (neither tokenizer.json nor tokenizer_config.json); save the model's "
-            "tokenizer there with tokenizer.save_pretrained"
+            f"{folder}: holds no tokenizer (neither tokenizer.json nor tokenizer_config.json); save the "
+            "model's tokenizer there with tokenizer.save_pretrained"
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
@@ -53,8 +53,8 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
         raise UserError(f"{folder}: its tokenizer cannot be loaded: {_first_line(error)}") from error
     if not tokenizer.is_fast:
         raise UserError(
-            f"{folder}: its tokenizer {type(tokenizer).__name__} is a slow one, which cannot say where in the text a "
-            "token lies; save a fast one (tokenizer.json) there"
+            f"{folder}: its tokenizer {type(tokenizer).__name__} is a slow one, which cannot say where in "
+            "the text a token lies; save a fast one (tokenizer.json) there"
         )
     if not tokenizer.chat_template:
         raise UserError(
@@ -82,12 +82,13 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """A byte-level BPE (Sennrich et al. 2016, over bytes as in GPT-2) trained on the text of all messages.
 
-    The same records and size give the same tokenizer. Its chat template marks what is trained; `save_pretrained`
-    writes both.
+    The same records and size give the same tokenizer. Its chat template marks what is trained;
+    `save_pretrained` writes both.
 
     Args:
         records: the training data.
-        max_vocab_size: the vocabulary is at most this large, special tokens included, and smaller on little data.
+        max_vocab_size: the vocabulary is at most this large, special tokens included, and smaller on little
+            data.
 
     Raises:
         UserError: the size leaves no room for the 256 bytes and the special tokens.
@@ -107,7 +108,7 @@ def train_tokenizer(
         show_progress=False,
     )
     core.train_from_iterator(_texts(records), trainer=trainer)
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=core,
         pad_token=PAD,
         eos_token=END,
