@@ -59,8 +59,6 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
 def explain_unknown(path: str) -> str:
     """Why ``path`` (as written: "train.learning_rte", "lr", "optimiser") is refused, and what is near it."""
     section, _, name = path.rpartition(".")
-    if path in KEYS:
-        return f"{path} is no top-level key; write {path.replace('.', ': {', 1)}: ...}}"
     owners = [s for s, fields in SECTIONS.items() if name in fields.model_fields]
     if owners:
         where = " or ".join(f"{s}.{name}" for s in owners)

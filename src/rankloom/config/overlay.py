@@ -17,6 +17,8 @@ from rankloom.config.yaml_file import as_number
 
 __all__ = ["Overlay", "Source", "lay_over"]
 
+TOP_LEVEL = "/"
+
 Source = Literal["cli", "file", "default", "derived"]
 
 
@@ -65,8 +67,7 @@ def lay_over(layers: Mapping[Source, Mapping[str, object]], *, origin: str) -> O
     sources: dict[str, str] = {}
     problems: list[str] = []
     for source, layer in layers.items():
-        dotted = source != "file"  # a file nests; a dotted key at its top level is a slip
-        for key, value in _entries(layer, dotted=dotted):
+        for key, value in _entries(layer, dotted=source != "file"):
             problem = _problem_with(key, value)
             if problem:
                 problems.append(f"{problem}{_clause(key, source, origin)}")
@@ -84,18 +85,25 @@ def _clause(key: str, source: Source, origin: str) -> str:
 
 
 def _entries(layer: Mapping[str, object], *, dotted: bool) -> Iterator[tuple[str, object]]:
-    """(path, value) for every setting of a layer; an empty section has none."""
+    """(path, value) for every setting of a layer; an empty section has none.
+
+    Unless keys may be dotted, one at the top level gets a path that is no setting: files nest.
+    """
     for name, body in layer.items():
         key = str(name).replace("-", "_") if dotted else str(name)
         if key in SECTIONS and isinstance(body, Mapping):
             yield from ((f"{key}.{inner}", value) for inner, value in body.items())
         elif not (key in SECTIONS and body is None):
-            yield key, body
+            yield key if dotted or "." not in key else f"{TOP_LEVEL}{key}", body
 
 
 def _problem_with(key: str, value: object) -> str:
     if key.startswith(f"{MODEL_CONFIG}.") or (key in KEYS and "." in key):
         return ""
+    if key.startswith(TOP_LEVEL):
+        name = key.removeprefix(TOP_LEVEL)
+        section, _, rest = name.partition(".")
+        return f"{name} cannot stand at the top level; write {section}: {{{rest}: ...}}"
     if key in SECTIONS:
         return f"{key} is a section of settings, not a value: {value!r}"
     return explain_unknown(key)

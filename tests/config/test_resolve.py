@@ -1,0 +1,226 @@
+"""Precedence, provenance and derived values."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from rankloom.config import resolve, resolve_layout
+from rankloom.errors import UserError
+
+Mappings = dict[str, dict[str, Any]]
+Q = "parallel.tensor_parallel_num_sequence_shards"
+
+
+def test_the_strongest_layer_wins_key_by_key(base: Mappings) -> None:
+    base["optimizer"] = {"lr": 2.0, "eps": 2e-8}
+    resolved = resolve(
+        base,
+        defaults={"optimizer.lr": 1.0, "optimizer.eps": 1e-9, "optimizer.clip_grad": 5.0},
+        cli={"optimizer.lr": 3.0},
+    )
+    optimizer, sources = resolved.optimizer, resolved.sources
+    assert (optimizer.lr, optimizer.eps, optimizer.clip_grad, optimizer.weight_decay) == (3.0, 2e-8, 5.0, 0.1)
+    names = ("lr", "eps", "clip_grad", "weight_decay")
+    assert [sources[f"optimizer.{name}"] for name in names] == ["cli", "file", "default", "derived"]
+
+
+def test_a_null_hides_weaker_layers(base: Mappings) -> None:
+    base["data"] = {"train": None}
+    resolved = resolve(
+        base,
+        defaults={"data.train": "python-docs", "optimizer.lr": 1.0},
+        cli={"train.max_steps": None, "train.epochs": 2, "optimizer.lr": None},
+    )
+    assert (resolved.data.train, resolved.sources["data.train"]) == (None, "file")
+    assert (resolved.train.max_steps, resolved.train.epochs) == (None, 2)
+    # lr cannot be null: unset, it is the class default.
+    assert (resolved.optimizer.lr, resolved.sources["optimizer.lr"]) == (3e-4, "derived")
+
+
+def test_an_explicit_value_counts_beside_a_default_in_code() -> None:
+    mapping: Mappings = {
+        "cluster": {"world_size": 8},
+        "train": {"global_batch_size": 8, "max_steps": 1},
+        "parallel": {
+            "tensor_model_parallel_size": 1,
+            "tensor_parallel_num_weight_shards": 2,
+            "context_parallel_size": 1,
+        },
+    }
+
+    def facts(**layers: Any) -> tuple[int, ...]:
+        resolved = resolve(layers.pop("mapping", mapping), defaults={Q: 2}, **layers)
+        layout = resolved.layout
+        return (
+            layout.gtp_remat_num_sequence_shards,
+            layout.runtime_context_parallel_size,
+            layout.data_parallel_size,
+            layout.batch_parallel_size,
+            resolved.batch.num_microbatches,
+        )
+
+    assert facts() == (2, 2, 4, 4, 2)
+    assert facts(cli={Q: 1}) == (1, 1, 4, 8, 1)
+    explicit = {**mapping, "parallel": {**mapping["parallel"], Q.split(".")[1]: 1}}
+    assert facts(mapping=explicit) == (1, 1, 4, 8, 1)
+    assert resolve(mapping, defaults={Q: 2}).sources[Q] == "default"
+    assert resolve(explicit, defaults={Q: 2}).sources[Q] == "file"
+    assert resolve(mapping, defaults={Q: 2}, cli={Q: None}).sources[Q] == "derived"
+
+
+def test_derived_values_are_filled_in() -> None:
+    resolved = resolve(
+        {
+            "cluster": {"world_size": 8},
+            "parallel": {
+                "tensor_model_parallel_size": 2,
+                "context_parallel_size": 2,
+                "sequence_parallel": None,
+            },
+            "train": {"global_batch_size": 8, "max_steps": 20},
+            "checkpoint": {"dir": "runs/x"},
+        }
+    )
+    parallel = resolved.parallel
+    assert parallel.sequence_parallel is True
+    assert parallel.tensor_parallel_num_weight_shards == 2
+    assert parallel.tensor_parallel_num_sequence_shards == 2
+    assert resolved.schedule.decay_samples == 160
+    assert resolved.logging.metrics == "runs/x/metrics.jsonl"
+    for key in (
+        "parallel.sequence_parallel",
+        "parallel.tensor_parallel_num_weight_shards",
+        Q,
+        "schedule.decay_samples",
+        "logging.metrics",
+        "data.max_seq_length",
+    ):
+        assert resolved.sources[key] == "derived", key
+
+
+def test_with_epochs_the_schedule_has_no_end_yet(base: Mappings) -> None:
+    base["train"] = {"global_batch_size": 4, "epochs": 2}
+    assert resolve(base).schedule.decay_samples is None
+
+
+def test_a_set_decay_is_kept(base: Mappings) -> None:
+    base["schedule"] = {"decay_samples": 100}
+    resolved = resolve(base)
+    assert (resolved.schedule.decay_samples, resolved.sources["schedule.decay_samples"]) == (100, "file")
+
+
+def test_a_default_row_length_is_rounded_up_to_what_the_layout_cuts(base: Mappings) -> None:
+    base["cluster"] = {"world_size": 6}
+    base["parallel"] = {"tensor_model_parallel_size": 3, "context_parallel_size": 2}
+    resolved = resolve(base)
+    assert resolved.data.max_seq_length == 516
+    assert resolved.sources["data.max_seq_length"] == "derived"
+
+
+def test_model_config_is_a_free_mapping_merged_key_by_key(base: Mappings) -> None:
+    base["model"] = {
+        "config": {"model_type": "llama", "hidden_size": 64, "rope_parameters": {"rope_theta": 1e4}}
+    }
+    resolved = resolve(
+        base,
+        cli={
+            "model.config.hidden_size": 128,
+            "model.config.head_dim": None,
+            "model.config.rope_parameters.rope_theta": 5e5,
+            "model.config.rms_norm_eps": "1e-5",
+        },
+        defaults={"model.config": {"hidden_size": 32, "vocab_size": 99}},
+    )
+    assert resolved.model.config == {
+        "model_type": "llama",
+        "hidden_size": 128,
+        "vocab_size": 99,
+        "head_dim": None,
+        "rope_parameters": {"rope_theta": 5e5},
+        "rms_norm_eps": 1e-5,
+    }
+    names = ("model_type", "hidden_size", "vocab_size")
+    assert [resolved.sources[f"model.config.{name}"] for name in names] == ["file", "cli", "default"]
+
+
+def test_a_default_in_code_yields_to_the_alternative_that_was_written(base: Mappings) -> None:
+    base["train"] = {"global_batch_size": 4, "epochs": 2}
+    base["model"] = {"path": "my-model"}
+    resolved = resolve(base, defaults={"train.max_steps": 10, "model.config": {"model_type": "llama"}})
+    assert (resolved.train.max_steps, resolved.train.epochs) == (None, 2)
+    assert (resolved.model.path, resolved.model.config) == ("my-model", None)
+    assert not any(key.startswith("model.config.") for key in resolved.sources)
+
+
+def test_texts_of_numbers_are_numbers_and_numbers_may_name_folders(base: Mappings) -> None:
+    base["optimizer"] = {"lr": "3e-4"}
+    resolved = resolve(base, cli={"train.max_steps": "20", "data.packing": "false", "checkpoint.dir": 2026})
+    assert (resolved.optimizer.lr, resolved.train.max_steps, resolved.data.packing) == (3e-4, 20, False)
+    assert resolved.checkpoint.dir == "2026"
+
+
+def test_empty_sections_and_hyphens_are_fine(base: Mappings) -> None:
+    resolved = resolve({**base, "data": None}, cli={"train.micro-batch-size": 2, "optimizer": {"lr": 0}})
+    assert (resolved.train.micro_batch_size, resolved.optimizer.lr) == (2, 0.0)
+
+
+def test_the_resolved_mapping_is_valid_input_with_the_same_result() -> None:
+    resolved = resolve(
+        {
+            "model": {"config": {"model_type": "qwen3", "hidden_size": 64}},
+            "cluster": {"world_size": 8},
+            "parallel": {"tensor_model_parallel_size": 2, "tensor_parallel_num_weight_shards": 4},
+            "train": {"global_batch_size": 8, "max_steps": 20},
+        }
+    )
+    again = resolve(resolved.to_mapping())
+    assert again.to_mapping() == resolved.to_mapping()
+    assert (again.layout, again.batch) == (resolved.layout, resolved.batch)
+
+
+def test_a_resolved_config_is_frozen_and_can_be_pickled(base: Mappings) -> None:
+    resolved = resolve(base, cli={"model.config.hidden_size": 8})
+    assert pickle.loads(pickle.dumps(resolved)) == resolved
+    with pytest.raises(AttributeError):
+        resolved.origin = "x"  # type: ignore[misc]
+    with pytest.raises(ValueError, match="frozen"):
+        resolved.train.max_steps = 5
+
+
+def test_every_setting_has_a_source(base: Mappings) -> None:
+    resolved = resolve(base)
+    settings = {f"{name}.{key}" for name, body in resolved.to_mapping().items() for key in body}
+    assert set(resolved.sources) == settings
+    assert set(resolved.sources.values()) <= {"cli", "file", "default", "derived"}
+
+
+def test_where(base: Mappings) -> None:
+    resolved = resolve(base, cli={"data.seed": 3}, defaults={"comm.timeout_s": 60}, origin="run.yaml")
+    assert resolved.where("train.max_steps", "train.global_batch_size", "data.seed") == (
+        "train section of run.yaml; --data.seed"
+    )
+    assert resolved.where("comm.timeout_s") == "default of comm.timeout_s given in code"
+    assert resolved.where("optimizer.lr") == ""
+
+
+def test_the_input_is_not_changed(base: Mappings) -> None:
+    model_config = {"model_type": "llama"}
+    base["model"] = {"config": model_config}
+    resolve(base, cli={"model.config.hidden_size": 8})
+    assert model_config == {"model_type": "llama"}
+
+
+def test_a_layout_needs_no_train_section() -> None:
+    found = resolve_layout(
+        {"cluster": {"world_size": 24}, "train": {"global_batch_size": 7}},
+        cli={"parallel.tensor_model_parallel_size": 4, "parallel.tensor_parallel_num_weight_shards": 12},
+    )
+    assert (found.layout.batch_parallel_size, found.cluster.nvlink_domain_size) == (6, 8)
+    assert found.parallel.sequence_parallel is True
+    assert found.sources["parallel.tensor_model_parallel_size"] == "cli"
+    assert {key.split(".")[0] for key in found.sources} == {"parallel", "cluster"}
+    with pytest.raises(UserError, match="world_size is not set"):
+        resolve_layout({})
