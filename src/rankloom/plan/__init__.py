@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
+from rankloom.plan.batch import BatchArithmetic, sequence_multiple
+from rankloom.plan.model_plan import FlatUnit, ModelPlan, PieceRange
 from rankloom.plan.model_spec import ModelSpec, ParameterSpec, Role
+from rankloom.plan.placement import Box, Placement, place
 
-__all__ = ["ModelSpec", "ParameterSpec", "Role"]
+__all__ = [
+    "BatchArithmetic",
+    "Box",
+    "FlatUnit",
+    "ModelPlan",
+    "ModelSpec",
+    "ParameterSpec",
+    "PieceRange",
+    "Placement",
+    "Role",
+    "place",
+    "sequence_multiple",
+]

@@ -1,0 +1,9 @@
+"""Process groups of one rank, counted collectives over gloo and NCCL, and the watchdog over them."""
+
+from __future__ import annotations
+
+from rankloom.comm.activity import Activity
+from rankloom.comm.communicator import GROUPS, Communicator
+from rankloom.comm.group import Group, Pending
+
+__all__ = ["GROUPS", "Activity", "Communicator", "Group", "Pending"]

@@ -1,0 +1,17 @@
+"""From a Hugging Face model to a sharded one by the plan, and back."""
+
+from __future__ import annotations
+
+from rankloom.models.export import export, logical_parameters
+from rankloom.models.sharded import Rows, ShardedModel
+from rankloom.models.sources import SafetensorsFolder, SeededParameters, fill
+
+__all__ = [
+    "Rows",
+    "SafetensorsFolder",
+    "SeededParameters",
+    "ShardedModel",
+    "export",
+    "fill",
+    "logical_parameters",
+]

@@ -1,0 +1,125 @@
+"""Writes the trained model as a Hugging Face folder: logical shapes, no padding, tied weights once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rankloom.models.sharded import ShardedModel
+from rankloom.plan import Placement
+from rankloom.weights import SmallUnit, WeightUnit
+
+__all__ = ["export", "logical_parameters"]
+
+MAX_FILE_BYTES = 4 * 10**9
+
+
+def logical_parameters(model: ShardedModel) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter whole, one after the other, on every rank: gathered over gtp_remat, then over tp, and cut to its
+    logical shape. A collective of all ranks; values are valid until the next one is asked for."""
+    model.schedule.end()
+    for unit in (*model.units, model.small):
+        unit.settle()
+        for placement in unit.plan.placements:
+            yield placement.name, _whole(model, unit, placement)
+
+
+def _whole(model: ShardedModel, unit: WeightUnit | SmallUnit, placement: Placement) -> Tensor:
+    shard = unit.shard(placement.name)
+    if placement.sharded:
+        shard = model.comm["gtp_remat"].stack(shard, "export").flatten(0, 1)
+    rows, *rest = placement.tp_local_shape
+    local = shard[:rows].contiguous()
+    if placement.tp_dim is None or placement.tp_size == 1:
+        return local
+    parts = model.comm["tp"].stack(local, "export").unbind(0)
+    return torch.cat(list(parts), dim=placement.tp_dim)[: placement.spec.shape[0]]
+
+
+def export(model: ShardedModel, folder: Path, *, tokenizer: Any = None) -> None:
+    """Gathers the model and writes it from the layout's first rank. A collective of all ranks.
+
+    Written under a temporary name and renamed, so ``folder`` is complete or as it was before.
+    """
+    writer = _Writer(folder.with_name(folder.name + ".partial")) if _is_first(model) else None
+    for name, value in logical_parameters(model):
+        if writer is not None:
+            writer.add(name, value)
+    if writer is not None:
+        writer.close()
+        _write_configs(model, writer.folder, tokenizer)
+        _replace(writer.folder, folder)
+    model.comm["world"].stack(torch.zeros(1, device=model.comm.device), "end of export")
+
+
+def _is_first(model: ShardedModel) -> bool:
+    return model.comm["world"].index == 0
+
+
+def _replace(new: Path, folder: Path) -> None:
+    old = folder.with_name(folder.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _write_configs(model: ShardedModel, folder: Path, tokenizer: Any) -> None:
+    config = model.module.config
+    config.architectures = [type(model.module).__name__]
+    config.save_pretrained(folder)
+    if model.module.can_generate():
+        model.module.generation_config.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+
+
+class _Writer:
+    """Collects tensors and writes a file whenever ``MAX_FILE_BYTES`` are together."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self._tensors: dict[str, Tensor] = {}
+        self._files: list[list[str]] = []
+        self._bytes = 0
+        self._total_bytes = 0
+
+    def add(self, name: str, value: Tensor) -> None:
+        size = value.numel() * value.element_size()
+        if self._tensors and self._bytes + size > MAX_FILE_BYTES:
+            self._flush()
+        self._tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+        self._bytes += size
+        self._total_bytes += size
+
+    def _flush(self) -> None:
+        self._files.append(list(self._tensors))
+        save_file(self._tensors, self._part(len(self._files)), metadata={"format": "pt"})
+        self._tensors, self._bytes = {}, 0
+
+    def _part(self, number: int) -> Path:
+        return self.folder / f"part-{number}.safetensors"
+
+    def close(self) -> None:
+        self._flush()
+        count = len(self._files)
+        if count == 1:
+            self._part(1).rename(self.folder / "model.safetensors")
+            return
+        weight_map = {}
+        for number, names in enumerate(self._files, start=1):
+            file = f"model-{number:05d}-of-{count:05d}.safetensors"
+            self._part(number).rename(self.folder / file)
+            weight_map |= dict.fromkeys(names, file)
+        index = {"metadata": {"total_size": self._total_bytes}, "weight_map": weight_map}
+        (self.folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))

@@ -1,0 +1,144 @@
+"""A Hugging Face causal language model whose weights are cut by a plan, and one microbatch's work with it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedConfig
+
+from rankloom.comm import Communicator
+from rankloom.context import ATTENTION_NAME, ContextSlices, ContextTokens, attention_forward, segments_of_row
+from rankloom.errors import UserError
+from rankloom.models.wiring import first_vocabulary_row, wire
+from rankloom.plan import ModelPlan
+from rankloom.weights import (
+    IGNORE,
+    GatherSchedule,
+    GradientReducer,
+    SmallUnit,
+    TensorParallelRegion,
+    VocabularyHead,
+    WeightHandle,
+    WeightUnit,
+)
+
+__all__ = ["Rows", "ShardedModel"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Whole rows of a microbatch of one lane, int64 [B, S] each; labels are shifted already, IGNORE where untrained."""
+
+    input_ids: Tensor
+    labels: Tensor
+    position_ids: Tensor
+    document_ids: Tensor
+
+
+class ShardedModel:
+    """``units`` (gather units) and ``small`` hold all parameters of this rank; nothing else of the model has storage.
+
+    ``dtype`` is that of stored and gathered weights. All ranks of the layout construct theirs alike.
+    """
+
+    def __init__(
+        self,
+        plan: ModelPlan,
+        config: PreTrainedConfig,
+        comm: Communicator,
+        *,
+        dtype: torch.dtype,
+        gradient_checkpointing: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.comm = comm
+        self.dtype = dtype
+        self.config = config
+        self.module = _empty_model(config, dtype, comm.device)
+        users = {p.name: 1 for unit in plan.weights for p in unit.placements}
+        if plan.spec.tie_word_embeddings:
+            users["model.embed_tokens.weight"] = 2
+        self.units = [
+            WeightUnit(u, comm, dtype=dtype, num_users={p.name: users[p.name] for p in u.placements})
+            for u in plan.weights
+        ]
+        self.small = SmallUnit(plan.small, comm, dtype=dtype, partial_numel=plan.small_partial_numel)
+        self.schedule = GatherSchedule(self.units)
+        self.reducer = GradientReducer()
+        self._region = TensorParallelRegion(comm["tp"], plan.layout.sequence_parallel)
+        handles = {
+            p.name: WeightHandle(unit, p.name, self.schedule, self.reducer)
+            for unit in self.units
+            for p in unit.plan.placements
+        }
+        wire(self.module, plan, handles=handles, small=self.small, region=self._region)
+        head = handles["model.embed_tokens.weight" if plan.spec.tie_word_embeddings else "lm_head.weight"]
+        self._head = VocabularyHead(head, self._region, first_vocabulary_row(head.placement, self._region))
+        if gradient_checkpointing:
+            self.module.gradient_checkpointing_enable({"use_reentrant": False})
+        self.module.train()
+
+    def forward_backward(self, rows: Rows, *, first: bool, last: bool) -> tuple[Tensor, Tensor]:
+        """One microbatch: gradients are added to what the units hold (or overwrite it, in the ``first`` of a step).
+
+        Returns this context rank's sum of token losses (fp64) and its number of trained tokens, both equal over tp.
+        """
+        self.small.begin(first=first)
+        self.schedule.begin("train")
+        self.reducer.begin(first=first, last=last)
+        labels, hidden = self._hidden(rows)
+        loss, grad = self._head.loss_and_gradient(hidden, labels)
+        torch.autograd.backward(hidden, grad)
+        self.reducer.drain()
+        self.schedule.end()
+        return loss, (labels != IGNORE).sum()
+
+    @torch.no_grad()
+    def evaluate(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Sum of token losses and number of trained tokens of a microbatch, without gradients."""
+        self.small.settle()
+        self.schedule.begin("evaluate")
+        labels, hidden = self._hidden(rows)
+        loss = self._head.loss(hidden, labels)
+        self.schedule.end()
+        return loss, (labels != IGNORE).sum()
+
+    def _hidden(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Local labels and the output of the last norm, [B, S / C / SP, H]."""
+        context = self.comm["context"]
+        slices = ContextSlices(rows.input_ids.shape[1], context.size)
+        documents = rows.document_ids.cpu().numpy().astype(np.int32)
+        tokens = ContextTokens(
+            context, slices, [segments_of_row(row, slices, rank=context.index) for row in documents]
+        )
+        ids, labels, positions = (
+            slices.take(t, context.index) for t in (rows.input_ids, rows.labels, rows.position_ids)
+        )
+        base: Any = self.module.model
+        out = base(input_ids=ids, position_ids=positions, use_cache=False, rankloom_tokens=tokens)
+        return labels, out.last_hidden_state
+
+
+def _empty_model(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """The model on the meta device, with real rotary tables."""
+    config = copy.deepcopy(config)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") in ("dynamic", "longrope"):
+        raise UserError(
+            f"rope_type {rope['rope_type']} of the model's config depends on the longest sequence a rank sees, which "
+            "differs between layouts; supported are default, linear, yarn and llama3"
+        )
+    AttentionInterface.register(ATTENTION_NAME, attention_forward)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME, dtype=dtype)
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if any(True for _ in child.buffers(recurse=False)):
+                with torch.device(device):
+                    setattr(parent, name, type(child)(config=config))
+    return model

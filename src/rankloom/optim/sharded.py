@@ -1,0 +1,97 @@
+"""AdamW over sharded parameters: every element of the model is updated by exactly one rank, except that small
+parameters which TP does not cut are updated alike by every TP rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from rankloom.comm import Communicator
+from rankloom.optim.pieces import OwnedPiece
+from rankloom.plan import Placement
+from rankloom.weights import SmallUnit, WeightUnit
+
+__all__ = ["ShardedAdamW"]
+
+_CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
+
+
+class ShardedAdamW:
+    """torch.optim.AdamW on this rank's pieces. ``decays(placement)`` says which parameters decay.
+
+    Gradients arrive as plain sums; 1 / N and the clip factor are applied together, once, just before the update.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[WeightUnit],
+        small: SmallUnit,
+        comm: Communicator,
+        *,
+        decays: Callable[[Placement], bool],
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
+        clip_grad: float,
+    ) -> None:
+        self._comm = comm
+        self._clip_grad = clip_grad
+        self._small = small
+        self._weight_pieces = {unit.name: OwnedPiece(unit, comm["replica"]) for unit in units}
+        self._small_piece = OwnedPiece(small, comm["gtp_remat_replica"])
+        self.pieces = [*self._weight_pieces.values(), self._small_piece]
+        groups: dict[bool, list[Tensor]] = {True: [], False: []}
+        for piece in self.pieces:
+            for placement, master, gradient in piece.parameters():
+                master.grad = gradient
+                groups[decays(placement)].append(master)
+        self.adamw = torch.optim.AdamW(
+            [
+                {"params": params, "weight_decay": weight_decay if decayed else 0.0}
+                for decayed, params in groups.items()
+                if params
+            ],
+            betas=betas,
+            eps=eps,
+            fused=True,
+        )
+
+    def reload(self) -> None:
+        """Takes over parameters that were filled in after construction."""
+        for piece in self.pieces:
+            piece.reload()
+
+    def launch_reduction(self, unit: WeightUnit) -> None:
+        """Starts the sum over replicas of a unit whose gradient over gtp_remat is complete."""
+        self._weight_pieces[unit.name].launch_reduction()
+
+    def finish_reductions(self) -> None:
+        """Sums the small parameters' gradients and waits for all sums."""
+        self._small.sum_partial()
+        self._small_piece.launch_reduction()
+        for piece in self.pieces:
+            piece.await_reduction()
+
+    def gradient_norm(self, num_tokens: int) -> float:
+        """The norm of the whole model's gradient after 1 / ``num_tokens``, each element counted once, summed in fp64."""
+        total = torch.zeros(1, dtype=torch.float64, device=self._comm.device)
+        for piece in self.pieces:
+            for placement, _, gradient in piece.parameters():
+                if placement.tp_dim is not None or self._comm["tp"].index == 0:
+                    total += torch.linalg.vector_norm(gradient, dtype=torch.float64).square()
+        return math.sqrt(self._comm["world"].sum_small(total, "gradient norm").item()) / num_tokens
+
+    def step(self, *, lr: float, num_tokens: int, norm: float) -> None:
+        """Updates this rank's pieces with gradient / num_tokens, clipped to ``clip_grad`` by ``norm`` (of the divided
+        gradient), and starts sending them to the ranks that store copies."""
+        clip = min(1.0, self._clip_grad / (norm + _CLIP_EPSILON)) if self._clip_grad > 0 else 1.0
+        for piece in self.pieces:
+            piece.gradient.mul_(clip / num_tokens)
+        for group in self.adamw.param_groups:
+            group["lr"] = lr
+        self.adamw.step()
+        for piece in self.pieces:
+            piece.publish()
