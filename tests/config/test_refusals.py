@@ -44,11 +44,12 @@ Refusal = Callable[..., str]
         ({"optimiser": {"lr": 1}}, "optimiser is not a section; did you mean optimizer? (run.yaml)"),
         (
             {"train.max_steps": 1},
-            "train.max_steps is no top-level key; write train: {max_steps: ...} (run.yaml)",
+            "train.max_steps cannot stand at the top level; write train: {max_steps: ...} (run.yaml)",
         ),
         (
             {"model": {"hidden_size": 8}},
-            "model.hidden_size is not a setting; here it is model.config.hidden_size (model section of run.yaml)",
+            "model.hidden_size is not a setting; here it is model.config.hidden_size "
+            "(model section of run.yaml)",
         ),
         (
             {"comm": {"xyzzy": 1}},

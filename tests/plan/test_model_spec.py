@@ -1,4 +1,4 @@
-"""The parameters computed from a config.json alone against the meta-device model that transformers builds from it."""
+"""The parameters computed from a config.json alone against the meta-device model that transformers builds."""
 
 from __future__ import annotations
 

@@ -17,8 +17,6 @@ from rankloom.config.yaml_file import as_number
 
 __all__ = ["Overlay", "Source", "lay_over"]
 
-TOP_LEVEL = "/"
-
 Source = Literal["cli", "file", "default", "derived"]
 
 
@@ -67,7 +65,10 @@ def lay_over(layers: Mapping[Source, Mapping[str, object]], *, origin: str) -> O
     sources: dict[str, str] = {}
     problems: list[str] = []
     for source, layer in layers.items():
-        for key, value in _entries(layer, dotted=source != "file"):
+        if source == "file":
+            layer, slips = _without_dotted(layer)
+            problems += [f"{slip} ({origin})" for slip in slips]
+        for key, value in _entries(layer):
             problem = _problem_with(key, value)
             if problem:
                 problems.append(f"{problem}{_clause(key, source, origin)}")
@@ -84,26 +85,30 @@ def _clause(key: str, source: Source, origin: str) -> str:
     return f" ({describe_source(key, source, origin)})"
 
 
-def _entries(layer: Mapping[str, object], *, dotted: bool) -> Iterator[tuple[str, object]]:
-    """(path, value) for every setting of a layer; an empty section has none.
+def _without_dotted(layer: Mapping[str, object]) -> tuple[Mapping[str, object], list[str]]:
+    """A file without dotted keys at its top level, and what to say about each of them: files nest."""
+    parts = {key: str(key).partition(".") for key in layer}
+    slips = [
+        f"{key} cannot stand at the top level; write {section}: {{{rest}: ...}}"
+        for key, (section, dot, rest) in parts.items()
+        if dot
+    ]
+    return {key: body for key, body in layer.items() if not parts[key][1]}, slips
 
-    Unless keys may be dotted, one at the top level gets a path that is no setting: files nest.
-    """
+
+def _entries(layer: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """(path, value) for every setting of a layer; an empty section has none."""
     for name, body in layer.items():
-        key = str(name).replace("-", "_") if dotted else str(name)
+        key = str(name)
         if key in SECTIONS and isinstance(body, Mapping):
             yield from ((f"{key}.{inner}", value) for inner, value in body.items())
         elif not (key in SECTIONS and body is None):
-            yield key if dotted or "." not in key else f"{TOP_LEVEL}{key}", body
+            yield key.replace("-", "_") if "." in key else key, body
 
 
 def _problem_with(key: str, value: object) -> str:
     if key.startswith(f"{MODEL_CONFIG}.") or (key in KEYS and "." in key):
         return ""
-    if key.startswith(TOP_LEVEL):
-        name = key.removeprefix(TOP_LEVEL)
-        section, _, rest = name.partition(".")
-        return f"{name} cannot stand at the top level; write {section}: {{{rest}: ...}}"
     if key in SECTIONS:
         return f"{key} is a section of settings, not a value: {value!r}"
     return explain_unknown(key)
