@@ -2,8 +2,8 @@
 
     python benchmarks/layout_groups.py [--repeats 5]
 
-A kind is a (view, axes): everything named in the two views. Reported is the best and the median of the repeats, for
-both rank orders.
+A kind is a (view, axes): everything named in the two views. Reported is the best and the median of the
+repeats, for both rank orders.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The ``rankloom`` command. A command's module is imported when that command is used, and not before.
 
 To add a command: a row in ``COMMANDS``, and a module with a function ``command`` whose parameters typer
-understands. A command with ``overrides`` also takes ``ctx: typer.Context`` and finds the ``--key.sub VALUE``
-arguments in ``ctx.args``, for ``rankloom.cli.overrides.parse_overrides``; its own options stand before CONFIG.
+understands. A command with ``overrides`` also takes ``ctx: typer.Context`` and finds the
+``--key.sub VALUE`` arguments in ``ctx.args``, for ``rankloom.cli.overrides.parse_overrides``; its own options
+stand before CONFIG.
 Errors are raised, not printed: ``rankloom.cli.ending`` ends the process with the right message and code.
 """
 

@@ -38,25 +38,28 @@ def ending_well(
             return function(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
             raise
-        except KeyboardInterrupt:
-            message, code = "interrupted", INTERRUPTED
-        except RankloomError as error:
-            message, code = str(error), error.exit_code
-        except ModuleNotFoundError as error:
-            message, code = _explain_missing_module(error), 2
-        except Exception as error:
-            message = f"internal error, {type(error).__name__}: {error} (add --debug to see where)"
-            code = 1
-        if debug:
-            traceback.print_exc()
-        print(f"rankloom {name}: {message}", file=sys.stderr)
-        raise typer.Exit(code)
+        except (KeyboardInterrupt, Exception) as error:
+            if debug:
+                traceback.print_exc()
+            message, code = _message_and_code(error)
+            print(f"rankloom {name}: {message}", file=sys.stderr)
+            raise typer.Exit(code) from error
 
     return run
 
 
+def _message_and_code(error: BaseException) -> tuple[str, int]:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", INTERRUPTED
+    if isinstance(error, RankloomError):
+        return str(error), error.exit_code
+    if isinstance(error, ModuleNotFoundError):
+        return _explain_missing_module(error), UserError.exit_code
+    return f"internal error, {type(error).__name__}: {error} (add --debug to see where)", 1
+
+
 def require_packages(packages: tuple[str, ...], *, extra: str) -> None:
-    """Raises UserError naming the extra to install if one of these packages is not there. Imports none of them."""
+    """Raises UserError naming the extra to install if a package is not there. Imports none of them."""
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
         raise UserError(_install_hint(", ".join(missing), extra))

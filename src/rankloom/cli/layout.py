@@ -10,6 +10,7 @@ from typing import Annotated, cast
 
 import typer
 
+from rankloom.cli.layout_spellings import translate
 from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
 from rankloom.layout.provenance import dotted
@@ -60,33 +61,52 @@ def command(
     nvlink_domain_size: Annotated[
         int | None, typer.Option(help="GPUs in an NVLink domain. Default 8.")
     ] = None,
+    gtp_remat_fold_cp: Annotated[
+        bool, typer.Option("--gtp-remat-fold-cp", help="Older spelling: CP is the runtime degree.")
+    ] = False,
+    fold_whole_cp: Annotated[
+        bool, typer.Option("--fold-whole-cp", help="Older spelling: all of CP joins the weight group.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")] = False,
 ) -> None:
     """Show the resolved sizes, where they came from, the groups of both views, and a row a rank."""
+    # Every flag is named after its setting, so the parameters given are the settings given.
     given = {name: value for name, value in locals().items() if name in SETTINGS and value is not None}
     if "sequence_parallel" in given:
         given["sequence_parallel"] = _truth("--sequence-parallel", str(sequence_parallel))
-    resolved = _from_flags(given) if config is None else _from_config(config, given)
+    note = ""
+    if gtp_remat_fold_cp or fold_whole_cp:
+        both = gtp_remat_fold_cp and fold_whole_cp
+        given, note = translate(given, whole=fold_whole_cp, both=both, config=config)
+    resolved = _from_flags(given, note=note) if config is None else _from_config(config, given)
     if as_json:
-        typer.echo(json.dumps(_object(resolved)))
+        typer.echo(json.dumps(_object(resolved, note=note)))
         return
+    if note:
+        typer.echo(note)
     from rankloom.cli.layout_table import print_layout
 
     print_layout(resolved.layout, sources=resolved.sources, nvlink_domain_size=resolved.nvlink_domain_size)
 
 
-def _object(resolved: ResolvedLayout) -> dict[str, object]:
-    return resolved.layout.to_json(sources=resolved.sources, nvlink_domain_size=resolved.nvlink_domain_size)
+def _object(resolved: ResolvedLayout, *, note: str) -> dict[str, object]:
+    printed = resolved.layout.to_json(
+        sources=resolved.sources, nvlink_domain_size=resolved.nvlink_domain_size
+    )
+    return printed | {"warnings": [note] * bool(note) + cast(list[str], printed["warnings"])}
 
 
-def _from_flags(given: Mapping[str, object]) -> ResolvedLayout:
+def _from_flags(given: Mapping[str, object], *, note: str) -> ResolvedLayout:
     if "world_size" not in given:
         raise UserError(
             "the number of ranks is missing; give --world-size, or a config file with cluster.world_size"
         )
     sources = {dotted(name): "cli" if name in given else "derived" for name in SETTINGS}
     keywords = {name: value for name, value in given.items() if name != "nvlink_domain_size"}
-    layout = GTPParallelLayout.resolve(**keywords, sources=sources)  # type: ignore[arg-type]
+    try:
+        layout = GTPParallelLayout.resolve(**keywords, sources=sources)  # type: ignore[arg-type]
+    except UserError as error:
+        raise UserError(f"{error}; {note}" if note else str(error)) from error
     domain_size = cast(int, given.get("nvlink_domain_size", DEFAULT_NVLINK_DOMAIN_SIZE))
     return ResolvedLayout(layout, sources, domain_size)
 

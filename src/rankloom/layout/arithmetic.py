@@ -156,8 +156,10 @@ def _needs_sequence_parallel(s: Settings) -> Problem:
 
 def _remat_problem(s: Settings) -> Problem | None:
     def holds(t: Settings) -> bool:
-        shards = t.tensor_parallel_num_weight_shards // t.tensor_model_parallel_size
-        return shards % (t.sequence_shards // t.sequence_parallel_degree) == 0
+        sequence, left_over = divmod(t.sequence_shards, t.sequence_parallel_degree)
+        if left_over:
+            return False
+        return t.tensor_parallel_num_weight_shards % (t.tensor_model_parallel_size * sequence) == 0
 
     if holds(s):
         return None

@@ -84,7 +84,8 @@ class GTPParallelLayout:
         Unset, ``sequence_parallel`` is on when TP > 1 (with TP 1 it has no effect and resolves to False), W
         is TP, and Q is the sequence-parallel degree. ``rank_offset`` is the first rank, for a layout on part
         of a world. ``sources`` (dotted key -> cli, file, default, derived) and ``origin`` (the file's name)
-        let an error say where a value came from. Raises UserError when a division fails, with values that work.
+        let an error say where a value came from. Raises UserError when a division fails, with the nearest
+        values that work.
         """
         where = Provenance(sources or {}, origin)
         tp = positive(TP, tensor_model_parallel_size, where=where)

@@ -1,0 +1,107 @@
+"""How commands end: messages, exit codes, tracebacks, missing extras; and that help imports nothing."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+import typer
+
+import rankloom.cli
+from rankloom import __version__
+from rankloom.cli import COMMANDS, Command, main
+from rankloom.errors import RunError, UserError
+
+
+def run(arguments: list[str]) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return ended.value.code if isinstance(ended.value.code, int) else 0
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A command ``probe`` that exists for one test; the test sets its function ``command``."""
+    module = ModuleType("probe_command")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(rankloom.cli.COMMANDS, "probe", Command(module.__name__, "A probe."))
+    return module
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (UserError("no such file: a.yaml"), 2, "no such file: a.yaml"),
+        (RunError("rank 3 died"), 1, "rank 3 died"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (TypeError("boom"), 1, "internal error, TypeError: boom (add --debug to see where)"),
+        (
+            ModuleNotFoundError("No module named 'ray.util'", name="ray.util"),
+            2,
+            "this command needs ray, which the 'ray' extra brings: pip install 'rankloom[ray]'",
+        ),
+        (ModuleNotFoundError("no 'foo'", name="foo"), 2, "a Python module is missing: no 'foo'"),
+    ],
+)  # fmt: skip
+def test_errors(
+    probe: ModuleType, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, message: str
+) -> None:
+    def command() -> None:
+        raise error
+
+    probe.command = command  # type: ignore[attr-defined]
+    assert run(["probe"]) == code
+    assert capsys.readouterr().err == f"rankloom probe: {message}\n"
+    assert run(["probe", "--debug"]) == code
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_typer_exits_pass_through(probe: ModuleType) -> None:
+    def command() -> None:
+        raise typer.Exit(7)
+
+    probe.command = command  # type: ignore[attr-defined]
+    assert run(["probe"]) == 7
+
+
+def test_a_missing_extra_is_named_before_the_command_runs(
+    probe: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probe.command = lambda: None  # type: ignore[attr-defined]
+    row = Command(probe.__name__, "A probe.", extra="train", packages=("json", "no_such_package"))
+    monkeypatch.setitem(rankloom.cli.COMMANDS, "probe", row)
+    assert run(["probe"]) == 2
+    assert capsys.readouterr().err == (
+        "rankloom probe: this command needs no_such_package, which the 'train' extra brings:"
+        " pip install 'rankloom[train]'\n"
+    )
+
+
+def test_override_arguments_reach_the_command(probe: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+
+    def command(ctx: typer.Context, config: str) -> None:
+        seen.extend([config, *ctx.args])
+
+    probe.command = command  # type: ignore[attr-defined]
+    command.__annotations__.update(ctx=typer.Context, config=str)
+    monkeypatch.setitem(rankloom.cli.COMMANDS, "probe", Command(probe.__name__, "A probe.", overrides=True))
+    assert run(["probe", "a.yaml", "--train.max_steps", "3", "--optimizer.lr=-1", "--x.y", "-2", "word"]) == 0
+    assert seen == ["a.yaml", "--train.max_steps", "3", "--optimizer.lr=-1", "--x.y", "-2", "word"]
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in COMMANDS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"rankloom {__version__}\n"
+
+
+def test_unknown_commands_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["trian"]) == 2
+    assert "No such command 'trian'" in capsys.readouterr().err

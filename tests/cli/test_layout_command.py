@@ -1,0 +1,136 @@
+"""``rankloom layout`` as a person and as a program use it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rankloom.cli import main
+from rankloom.layout import GTPParallelLayout
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["layout", *arguments])
+    captured = capsys.readouterr()
+    code = ended.value.code
+    return (code if isinstance(code, int) else 0), captured.out, captured.err
+
+
+def test_json_from_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(
+        capsys,
+        "--world-size", "8",
+        "--tensor-model-parallel-size", "2",
+        "--sequence-parallel", "true",
+        "--tensor-parallel-num-weight-shards", "4",
+        "--tensor-parallel-num-sequence-shards=4",
+        "--rank-order", "tp-cp-gtp-dp-pp",
+        "--nvlink-domain-size", "4",
+        "--json",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    printed: Any = json.loads(out)
+    layout = GTPParallelLayout.resolve(
+        world_size=8,
+        tensor_model_parallel_size=2,
+        tensor_parallel_num_weight_shards=4,
+        tensor_parallel_num_sequence_shards=4,
+        rank_order="tp-cp-gtp-dp-pp",
+    )
+    assert printed == layout.to_json(sources=printed["sources"], nvlink_domain_size=4)
+    assert printed["sources"] == {
+        "cluster.world_size": "cli",
+        "cluster.nvlink_domain_size": "cli",
+        "parallel.tensor_model_parallel_size": "cli",
+        "parallel.sequence_parallel": "cli",
+        "parallel.tensor_parallel_num_weight_shards": "cli",
+        "parallel.tensor_parallel_num_sequence_shards": "cli",
+        "parallel.context_parallel_size": "derived",
+        "parallel.pipeline_model_parallel_size": "derived",
+        "parallel.rank_order": "cli",
+    }
+
+
+def test_table(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(
+        capsys, "--world-size", "24", "--tensor-model-parallel-size", "4",
+        "--tensor-parallel-num-weight-shards", "12",
+    )  # fmt: skip
+    assert code == 0
+    words = [line.split() for line in out.splitlines()]
+    assert ["tensor_parallel_num_weight_shards", "12", "cli"] in words
+    assert ["gtp_remat_size", "3", "12", "/", "TP", "4"] in words
+    assert ["tokens", "lane", "6", "x", "4", "0-3", "4-7", "8-11", "12-15", "16-19", "20-23"] in words
+    assert ["23", "3", "0", "2", "0", "1", "0", "5", "0", "2", "1", "2"] in words
+    assert "warning: 2 of 2 tp x gtp_remat groups cross NVLink domains" in out
+
+
+def test_big_worlds_are_cut_short_and_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--world-size", "4096", "--tensor-parallel-num-weight-shards", "8")
+    assert code == 0
+    assert "the first 64 of 4096 ranks; --json prints all" in out
+    assert "and 504 more" in " ".join(out.split())
+    assert len(out.splitlines()) < 140
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the number of ranks is missing; give --world-size, or a config file with cluster.world_size"),
+        (
+            ["--world-size=24", "--tensor-model-parallel-size=4", "--tensor-parallel-num-weight-shards=10"],
+            "tensor_parallel_num_weight_shards 10 is not a multiple of tensor_model_parallel_size 4;"
+            " try 8 or 12 (given on the command line)",
+        ),
+        (["--world-size", "8", "--sequence-parallel", "1"], "--sequence-parallel is true or false, not '1'"),
+        (["--world-size", "8", "--nvlink-domain-size", "0"], "nvlink_domain_size must be at least 1, not 0"),
+        (
+            ["--world-size", "8", "--fold-whole-cp", "--gtp-remat-fold-cp"],
+            "--gtp-remat-fold-cp and --fold-whole-cp exclude each other; give one of them",
+        ),
+        (
+            ["--world-size", "8", "--fold-whole-cp", "--tensor-parallel-num-sequence-shards", "2"],
+            "tensor_parallel_num_sequence_shards follows from --fold-whole-cp; leave one of the two out",
+        ),
+        (
+            ["run.yaml", "--fold-whole-cp"],
+            "--fold-whole-cp translates flags, not a config file; give the settings of run.yaml as flags",
+        ),
+        (
+            ["--world-size", "2", "--fold-whole-cp", "--context-parallel-size", "4"],
+            "world_size 2 is not a multiple of 4 = tensor_parallel_num_weight_shards 4 x"
+            " context_parallel_size 1 x pipeline_model_parallel_size 1; try world_size 4"
+            " (given on the command line);"
+            " --fold-whole-cp means tensor_parallel_num_weight_shards 4,"
+            " tensor_parallel_num_sequence_shards 4, context_parallel_size 1",
+        ),
+    ],
+)  # fmt: skip
+def test_refusals_are_one_message_and_exit_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert run(capsys, *arguments) == (2, "", f"rankloom layout: {message}\n")
+
+
+def test_unknown_flags_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "--world-sise", "8")
+    assert code == 2
+    assert "No such option: --world-sise" in err
+
+
+def test_older_spellings_are_translated_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--world-size", "16", "--context-parallel-size", "8", "--tensor-parallel-num-weight-shards", "4"]
+    means = (
+        "--gtp-remat-fold-cp means tensor_parallel_num_weight_shards 4,"
+        " tensor_parallel_num_sequence_shards 4, context_parallel_size 2"
+    )
+    code, out, _ = run(capsys, *flags, "--gtp-remat-fold-cp")
+    assert code == 0
+    assert out.startswith(means + "\n")
+    code, out, _ = run(capsys, *flags, "--gtp-remat-fold-cp", "--json")
+    printed: Any = json.loads(out)
+    assert printed["warnings"] == [means]
+    assert printed["sizes"]["runtime_context_parallel_size"] == 8
