@@ -39,6 +39,13 @@ class LaneMicrobatch:
     document_ids: Ints
     rows: tuple[Row, ...]
 
+    @property
+    def real_lengths(self) -> Ints:
+        """[B] tokens of each row before its padding."""
+        num_documents = np.array([[len(row.records)] for row in self.rows])
+        real: Ints = (self.document_ids < num_documents).sum(axis=1, dtype=np.int32)
+        return real
+
 
 class LaneLoader:
     """The microbatches of one lane for any step; it keeps no place, so a resumed run continues exactly.

@@ -107,9 +107,11 @@ class ChatTemplate:
     def _call(self, turns: list[dict[str, str]], **options: Any) -> tuple[list[str], list[list[Span]]]:
         try:
             options |= self._tokenizer.special_tokens_map
-            return render_jinja_template(conversations=[turns], chat_template=self.text, **options)
+            # It is typed as text, but returns texts and spans.
+            rendered: Any = render_jinja_template(conversations=[turns], chat_template=self.text, **options)
         except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
             raise BadRecordError("the chat template refuses the record", _first_line(error)[:120]) from error
+        return rendered  # type: ignore[no-any-return]
 
 
 def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
