@@ -62,6 +62,13 @@ def test_keys_that_are_not_settings(refusal: Refusal, changes: Mappings, message
     assert refusal(changes) == message
 
 
+def test_a_key_below_a_setting(refusal: Refusal) -> None:
+    message = refusal({}, cli={"train.max_steps.x": 1})
+    assert message.startswith(
+        "train.max_steps.x is not a setting; train.max_steps is one, with nothing below it"
+    )
+
+
 @pytest.mark.parametrize("layer", ["cli", "defaults"])
 def test_unknown_keys_of_other_layers(refusal: Refusal, layer: str) -> None:
     message = refusal({}, **{layer: {"train.max_step": 5}})
@@ -163,6 +170,10 @@ def test_layout_errors_say_where_their_numbers_came_from(refusal: Refusal) -> No
 
     message = refusal({"cluster": {"world_size": 8}}, cli={"parallel.context_parallel_size": 3})
     assert message.endswith("(cluster section of run.yaml; --parallel.context_parallel_size)")
+
+    message = refusal({}, cli={"parallel.tensor_model_parallel_size": 4})
+    assert message.startswith("world_size 1 is not a multiple of 4 = tensor_parallel_num_weight_shards 4")
+    assert message.endswith("(cluster section of run.yaml; --parallel.tensor_model_parallel_size)")
 
 
 def test_batch_errors_speak_in_config_keys(refusal: Refusal) -> None:

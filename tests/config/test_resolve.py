@@ -6,6 +6,8 @@ import pickle
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rankloom.config import resolve, resolve_layout
 from rankloom.errors import UserError
@@ -224,3 +226,26 @@ def test_a_layout_needs_no_train_section() -> None:
     assert {key.split(".")[0] for key in found.sources} == {"parallel", "cluster"}
     with pytest.raises(UserError, match="world_size is not set"):
         resolve_layout({})
+
+
+LAYER = st.dictionaries(
+    st.sampled_from(["data.seed", "train.seed", "train.eval_every", "schedule.warmup_samples"]),
+    st.integers(0, 9),
+)
+
+
+@given(cli=LAYER, file=LAYER, defaults=LAYER)
+def test_precedence_and_sources_of_any_three_layers(
+    cli: dict[str, int], file: dict[str, int], defaults: dict[str, int]
+) -> None:
+    mapping: Mappings = {"cluster": {"world_size": 1}, "train": {"global_batch_size": 4, "max_steps": 3}}
+    for key, value in file.items():
+        section, name = key.split(".")
+        mapping.setdefault(section, {})[name] = value
+    resolved = resolve(mapping, cli=cli, defaults=defaults)
+    for key in ("data.seed", "train.seed", "train.eval_every", "schedule.warmup_samples"):
+        layers = {"cli": cli, "file": file, "default": defaults, "derived": {key: 0}}
+        source = next(name for name, layer in layers.items() if key in layer)
+        section, name = key.split(".")
+        assert resolved.sources[key] == source
+        assert getattr(getattr(resolved, section), name) == layers[source][key]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from math import lcm
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
@@ -110,3 +115,52 @@ def test_a_row_length_that_cannot_be_cut_names_the_multiple() -> None:
 def test_the_nearest_lengths_are_offered(the_layout: GTPParallelLayout, length: int, remedy: str) -> None:
     with pytest.raises(UserError, match=f"try {remedy}$"):
         check_sequence_length(length, the_layout)
+
+
+SIZES = st.integers(1, 6)
+
+
+@given(tp=SIZES, cp=SIZES, sequence_shards=SIZES, sequence_parallel=st.booleans())
+def test_the_multiple_is_the_smallest_that_can_be_cut(
+    tp: int, cp: int, sequence_shards: int, sequence_parallel: bool
+) -> None:
+    if tp > 1 and not sequence_parallel:
+        sequence_shards = 1
+    degree = tp if sequence_parallel else 1
+    the_layout = layout(
+        tp * cp * sequence_shards,
+        tp=tp,
+        w=tp * sequence_shards,
+        cp=cp,
+        sequence_parallel=sequence_parallel,
+        tensor_parallel_num_sequence_shards=degree * sequence_shards,
+    )
+    context = the_layout.runtime_context_parallel_size
+
+    def can_be_cut(length: int) -> bool:
+        two_chunks_a_rank = context == 1 or length % (2 * context) == 0
+        return two_chunks_a_rank and length % context == 0 and length // context % degree == 0
+
+    first = next(length for length in range(1, 2 * context * lcm(2, tp) + 1) if can_be_cut(length))
+    assert sequence_multiple(the_layout) == first
+
+
+@given(lanes=SIZES, micro_batch_size=SIZES, global_batch_size=st.integers(1, 40))
+def test_every_batch_divides_or_the_remedies_do(
+    lanes: int, micro_batch_size: int, global_batch_size: int
+) -> None:
+    the_layout = layout(lanes)
+    if global_batch_size % (lanes * micro_batch_size) == 0:
+        batch = BatchArithmetic.compute(
+            the_layout, global_batch_size=global_batch_size, micro_batch_size=micro_batch_size
+        )
+        assert batch.rows_per_lane * batch.num_lanes == global_batch_size
+        return
+    message = refusal(the_layout, global_batch_size, micro_batch_size)
+    tries = re.search(r"try (\d+)(?: or (\d+))?", message)
+    assert tries
+    for size in [int(text) for text in tries.groups() if text]:
+        BatchArithmetic.compute(the_layout, global_batch_size=size, micro_batch_size=micro_batch_size)
+    if smaller := re.search(r"or train\.micro_batch_size (\d+)", message):
+        size = int(smaller[1])
+        BatchArithmetic.compute(the_layout, global_batch_size=global_batch_size, micro_batch_size=size)

@@ -157,4 +157,6 @@ class Draft:
 
 def _layout_keys_in(message: str) -> list[str]:
     words = dict.fromkeys(re.findall(r"[a-z_]+", message))
+    # Unset weight or sequence shards follow TP, so that is then the value somebody wrote.
+    words |= dict.fromkeys(["tensor_model_parallel_size"] if any("_num_" in word for word in words) else [])
     return [_LAYOUT_KEYS[word] for word in words if word in _LAYOUT_KEYS]

@@ -59,6 +59,8 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
 def explain_unknown(path: str) -> str:
     """Why ``path`` (as written: "train.learning_rte", "lr", "optimiser") is refused, and what is near it."""
     section, _, name = path.rpartition(".")
+    if section in KEYS:
+        return f"{path} is not a setting; {section} is one, with nothing below it"
     owners = [s for s, fields in SECTIONS.items() if name in fields.model_fields]
     if owners:
         where = " or ".join(f"{s}.{name}" for s in owners)
