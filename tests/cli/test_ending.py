@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -105,3 +106,21 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_commands_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["trian"]) == 2
     assert "No such command 'trian'" in capsys.readouterr().err
+
+
+def test_a_command_whose_module_lacks_a_package_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "probe_of_ray.py").write_text("import ray.no_such_module")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(rankloom.cli.COMMANDS, "probe", Command("probe_of_ray", "A probe."))
+    assert run(["probe"]) == 2
+    assert capsys.readouterr().err == (
+        "rankloom probe: this command needs ray, which the 'ray' extra brings: pip install 'rankloom[ray]'\n"
+    )
+
+
+def test_help_shows_whole_option_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["layout", "--help"]) == 0
+    assert "--tensor-parallel-num-sequence-shards" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,3 +135,50 @@ def test_older_spellings_are_translated_and_shown(capsys: pytest.CaptureFixture[
     printed: Any = json.loads(out)
     assert printed["warnings"] == [means]
     assert printed["sizes"]["runtime_context_parallel_size"] == 8
+
+
+CONFIG = """
+parallel:
+  tensor_parallel_num_weight_shards: 4
+  tensor_parallel_num_sequence_shards: 2
+  context_parallel_size: 2
+cluster: {world_size: 8, nvlink_domain_size: 4}
+"""
+
+
+def test_a_config_file_with_flags_over_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(CONFIG)
+    code, out, err = run(capsys, str(path), "--world-size", "16", "--json")
+    assert (code, err) == (0, "")
+    printed: Any = json.loads(out)
+    assert printed["sizes"]["batch_parallel_size"] == 4
+    assert printed["ranks"][15]["nvlink_domain"] == 3
+    assert printed["sources"] == {
+        "cluster.world_size": "cli",
+        "cluster.nvlink_domain_size": "file",
+        "parallel.tensor_model_parallel_size": "derived",
+        "parallel.sequence_parallel": "derived",
+        "parallel.tensor_parallel_num_weight_shards": "file",
+        "parallel.tensor_parallel_num_sequence_shards": "file",
+        "parallel.context_parallel_size": "file",
+        "parallel.pipeline_model_parallel_size": "derived",
+        "parallel.rank_order": "derived",
+    }
+
+
+def test_a_refused_config_names_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(CONFIG)
+    code, out, err = run(capsys, str(path), "--context-parallel-size", "3")
+    assert (code, out) == (2, "")
+    assert "world_size 8 is not a multiple of 12 = tensor_parallel_num_weight_shards 4 x" in err
+    assert "; try world_size 12, or context_parallel_size 2 (" in err
+    assert f"parallel section of {path}" in err
+
+
+def test_a_missing_config_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = run(capsys, str(tmp_path / "none.yaml"))
+    assert code == 2
+    assert "none.yaml" in err
+    assert len(err.splitlines()) == 1

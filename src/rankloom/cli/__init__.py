@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from rankloom import __version__
-from rankloom.cli.ending import ending_well
+from rankloom.cli.ending import ending_well, report
 
 __all__ = ["COMMANDS", "Command", "build_app", "main"]
 
@@ -44,7 +44,7 @@ EXTRA_ARGUMENTS = {
 COMMANDS = {
     "train": Command(
         "rankloom.cli.train",
-        "Train the model of a config file: starts local ranks, or joins torchrun's.",
+        "Train a model as a config file says, on local ranks or torchrun's.",
         extra="train",
         packages=("torch", "transformers", "tokenizers", "safetensors"),
         overrides=True,
@@ -60,21 +60,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
-        build_app(arguments, debug=debug)(arguments, prog_name="rankloom")
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        app = build_app(arguments, debug=debug)
+    except (KeyboardInterrupt, ImportError) as error:
+        raise SystemExit(report(error, name=_used_command(arguments), debug=debug)) from None
+    app(arguments, prog_name="rankloom")
 
 
 def build_app(arguments: Sequence[str], *, debug: bool = False) -> typer.Typer:
     """The typer app for these arguments: the command they use is imported, the others are only named."""
-    app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+    # Plain help: the boxed one cuts off long option names.
+    app = typer.Typer(
+        add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
+    )
     app.callback()(_top_level)
-    used = next((argument for argument in arguments if not argument.startswith("-")), None)
+    used = _used_command(arguments)
     for name, row in COMMANDS.items():
         function = _load(name, row, debug=debug) if name == used else _not_used
         settings = dict(EXTRA_ARGUMENTS) if row.overrides else {}
         app.command(name, help=row.help if name != used else None, context_settings=settings)(function)
     return app
+
+
+def _used_command(arguments: Sequence[str]) -> str:
+    return next((argument for argument in arguments if not argument.startswith("-")), "")
 
 
 def _load(name: str, row: Command, *, debug: bool) -> Callable[..., object]:

@@ -39,13 +39,18 @@ def ending_well(
         except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
             raise
         except (KeyboardInterrupt, Exception) as error:
-            if debug:
-                traceback.print_exc()
-            message, code = _message_and_code(error)
-            print(f"rankloom {name}: {message}", file=sys.stderr)
-            raise typer.Exit(code) from error
+            raise typer.Exit(report(error, name=name, debug=debug)) from error
 
     return run
+
+
+def report(error: BaseException, *, name: str, debug: bool) -> int:
+    """Print what went wrong in command ``name`` on stderr, as one message; returns the exit code."""
+    if debug:
+        traceback.print_exception(error)
+    message, code = _message_and_code(error)
+    print(f"rankloom {name}: {message}", file=sys.stderr)
+    return code
 
 
 def _message_and_code(error: BaseException) -> tuple[str, int]:

@@ -30,7 +30,7 @@ SETTINGS = (
 
 
 @dataclass(frozen=True)
-class ResolvedLayout:
+class Resolved:
     """A layout with the source of every setting (dotted keys) and the size of an NVLink domain."""
 
     layout: GTPParallelLayout
@@ -89,14 +89,14 @@ def command(
     print_layout(resolved.layout, sources=resolved.sources, nvlink_domain_size=resolved.nvlink_domain_size)
 
 
-def _object(resolved: ResolvedLayout, *, note: str) -> dict[str, object]:
+def _object(resolved: Resolved, *, note: str) -> dict[str, object]:
     printed = resolved.layout.to_json(
         sources=resolved.sources, nvlink_domain_size=resolved.nvlink_domain_size
     )
     return printed | {"warnings": [note] * bool(note) + cast(list[str], printed["warnings"])}
 
 
-def _from_flags(given: Mapping[str, object], *, note: str) -> ResolvedLayout:
+def _from_flags(given: Mapping[str, object], *, note: str) -> Resolved:
     if "world_size" not in given:
         raise UserError(
             "the number of ranks is missing; give --world-size, or a config file with cluster.world_size"
@@ -108,15 +108,15 @@ def _from_flags(given: Mapping[str, object], *, note: str) -> ResolvedLayout:
     except UserError as error:
         raise UserError(f"{error}; {note}" if note else str(error)) from error
     domain_size = cast(int, given.get("nvlink_domain_size", DEFAULT_NVLINK_DOMAIN_SIZE))
-    return ResolvedLayout(layout, sources, domain_size)
+    return Resolved(layout, sources, domain_size)
 
 
-def _from_config(path: Path, given: Mapping[str, object]) -> ResolvedLayout:
-    from rankloom.config import load
+def _from_config(path: Path, given: Mapping[str, object]) -> Resolved:
+    from rankloom.config import load_layout
 
-    resolved = load(path, cli={dotted(name): value for name, value in given.items()})
+    resolved = load_layout(path, cli={dotted(name): value for name, value in given.items()})
     sources = {dotted(name): resolved.sources[dotted(name)] for name in SETTINGS}
-    return ResolvedLayout(resolved.layout, sources, resolved.cluster.nvlink_domain_size)
+    return Resolved(resolved.layout, sources, resolved.cluster.nvlink_domain_size)
 
 
 def _truth(flag: str, text: str) -> bool:

@@ -110,12 +110,12 @@ def groups_table(layout: GTPParallelLayout) -> Table:
 
 def ranks_table(layout: GTPParallelLayout, *, nvlink_domain_size: int) -> Table:
     """A row a rank: coordinates, indices in both views, NVLink domain."""
-    rows = rank_rows(layout, nvlink_domain_size=nvlink_domain_size)
+    rows = rank_rows(layout, nvlink_domain_size=nvlink_domain_size, limit=MAX_RANKS)
     table = _table("Ranks", *(name.replace("_", "\n") for name in rows[0]), numbers=True)
-    for row in rows[:MAX_RANKS]:
+    for row in rows:
         table.add_row(*(str(value) for value in row.values()))
-    if len(rows) > MAX_RANKS:
-        table.caption = f"the first {MAX_RANKS} of {len(rows)} ranks; --json prints all"
+    if layout.world_size > MAX_RANKS:
+        table.caption = f"the first {MAX_RANKS} of {layout.world_size} ranks; --json prints all"
     return table
 
 

@@ -35,11 +35,13 @@ def layout_object(
     }
 
 
-def rank_rows(layout: GTPParallelLayout, *, nvlink_domain_size: int) -> list[dict[str, int]]:
-    """For each rank its coordinates, its indices in both views and its NVLink domain."""
+def rank_rows(
+    layout: GTPParallelLayout, *, nvlink_domain_size: int, limit: int | None = None
+) -> list[dict[str, int]]:
+    """For each rank, or the first ``limit``: its coordinates, indices in both views and NVLink domain."""
     ranks = np.arange(layout.ranks.start, layout.ranks.stop, dtype=np.int64)
     columns = (
         {"rank": ranks} | layout.coord_arrays() | {"nvlink_domain": domain_of(ranks, nvlink_domain_size)}
     )
-    lists = [column.tolist() for column in columns.values()]
+    lists = [column[:limit].tolist() for column in columns.values()]
     return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
