@@ -85,6 +85,11 @@ class Grid:
                 members = [member + step for step in steps for member in members]
         return tuple(members)
 
+    def rank_at(self, **coordinates: int) -> int:
+        """The rank at these coordinates; axes not named are at 0."""
+        strides = self.strides()
+        return self.offset + sum(strides[axis] * coordinate for axis, coordinate in coordinates.items())
+
     def coordinates(self, rank: int) -> dict[str, int]:
         """The position of a rank on every axis. Raises UserError for a rank that is not in the grid."""
         number = rank - self.offset

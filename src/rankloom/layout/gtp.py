@@ -123,7 +123,8 @@ class GTPParallelLayout:
     @property
     def gtp_remat_num_sequence_shards(self) -> int:
         """S = Q / SP degree: the part of G whose ranks share one sequence."""
-        return self.tensor_parallel_num_sequence_shards // self._settings.sequence_parallel_degree
+        degree = self.tensor_model_parallel_size if self.sequence_parallel else 1
+        return self.tensor_parallel_num_sequence_shards // degree
 
     @property
     def gtp_remat_num_batch_shards(self) -> int:
@@ -217,7 +218,8 @@ class GTPParallelLayout:
             raise UserError(
                 f"there is no lane {lane}; this layout has lanes 0 to {self.batch_parallel_size - 1}"
             )
-        return int(self.driver_axes()[0, lane, 0, 0])
+        dp, gtp_batch = divmod(lane, self.gtp_remat_num_batch_shards)
+        return self.grid.rank_at(dp=dp, gtp_batch=gtp_batch)
 
     def driver_axes(self) -> IntArray:
         """The global ranks over the axes a driver names, which are ``DRIVER_AXES``.
