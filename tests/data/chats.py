@@ -10,7 +10,8 @@ from rankloom.data import GlobalStream, TokenizedDataset
 from rankloom.data.tokenizer import train_tokenizer
 from rankloom.records import ChatRecord, Message
 
-WORDS = "the quick brown fox jumps over a lazy dog while it rains in Zürich 東京 and nobody is there to see it".split()
+TEXT = "the quick brown fox jumps over a lazy dog while it rains in Zürich 東京 and nobody is there to see it"
+WORDS = TEXT.split()
 
 
 def record(*turns: tuple[str, str], index: int = 0) -> ChatRecord:

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from rankloom.data.encoding import encode_records
 from rankloom.data.tokenizer import train_tokenizer
 from rankloom.errors import UserError
+from rankloom.records import ChatRecord
 from tests.data.chats import chats, record, tokenizer_with
 
 LOOP = "{% for message in messages %}"
@@ -44,9 +45,9 @@ CHAT = record(
 )
 
 
-def trained_texts(tokenizer: PreTrainedTokenizerFast, chat: object = CHAT) -> list[str]:
+def trained_texts(tokenizer: PreTrainedTokenizerFast, chat: ChatRecord = CHAT) -> list[str]:
     """The stretches of text that are trained, decoded."""
-    [(_, ids, trained)] = encode_records([chat], tokenizer, name="./model", skipped=Counter())  # type: ignore[list-item]
+    [(_, ids, trained)] = encode_records([chat], tokenizer, name="./model", skipped=Counter())
     stretches: list[list[int]] = []
     for place, (token, inside) in enumerate(zip(ids.tolist(), trained.tolist(), strict=True)):
         if inside and (place == 0 or not trained[place - 1]):
@@ -93,17 +94,18 @@ def test_text_that_repeats_is_found_at_its_own_place() -> None:
 def test_markers_that_stop_before_the_end_of_turn_take_it_in() -> None:
     marked = CHATML.replace(
         "message['content'] +",
-        "'' }}{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] }}{% endgeneration %}"
+        "'' }}{% if message['role'] == 'assistant' %}"
+        "{% generation %}{{ message['content'] }}{% endgeneration %}"
         "{% else %}{{ message['content'] }}{% endif %}{{ ''+",
     )
     tokenizer = tokenizer_with(marked, *CHATML_TOKENS, eos_token="<|im_end|>")
     assert trained_texts(tokenizer) == ["jumps over Zürich<|im_end|>", "a lazy dog 東京<|im_end|>"]
 
 
-def refusal(template: str, *special_tokens: str, chat: object = CHAT) -> str:
+def refusal(template: str, *special_tokens: str, chat: ChatRecord = CHAT) -> str:
     tokenizer = tokenizer_with(template, *special_tokens, eos_token=(*special_tokens, "<|end|>")[-1])
     with pytest.raises(UserError) as caught:
-        list(encode_records([chat], tokenizer, name="./model", skipped=Counter()))  # type: ignore[list-item]
+        list(encode_records([chat], tokenizer, name="./model", skipped=Counter()))
     return str(caught.value)
 
 
@@ -147,7 +149,8 @@ def test_a_template_that_raises_names_the_record_and_can_be_skipped() -> None:
     bad = record(("system", "x"), ("assistant", "y"), index=1)
     message = refusal(template, *CHATML_TOKENS, chat=bad)
     assert message == (
-        "chats.jsonl, line 2: the chat template refuses the record: No system turn, please (chat template of ./model)"
+        "chats.jsonl, line 2: the chat template refuses the record: No system turn, please (chat template of "
+        "./model)"
     )
     tokenizer = tokenizer_with(template, *CHATML_TOKENS, eos_token="<|im_end|>")
     skipped: Counter[str] = Counter()

@@ -60,7 +60,7 @@ class GlobalStream:
         last_batch: "fill" or "drop".
 
     Raises:
-        UserError: an epoch would have no step.
+        UserError: the first epoch would have no step.
     """
 
     def __init__(
@@ -89,11 +89,7 @@ class GlobalStream:
         self.steps_per_epoch(0)
 
     def steps_per_epoch(self, epoch: int) -> int:
-        """Optimizer steps of an epoch; with packing it can differ between epochs.
-
-        Raises:
-            UserError: it has none.
-        """
+        """Optimizer steps of an epoch; with packing it can differ between epochs."""
         while len(self._first_steps) <= epoch + 1:
             self._add_epoch(len(self._first_steps) - 1)
         return self._first_steps[epoch + 1] - self._first_steps[epoch]
@@ -160,7 +156,9 @@ class GlobalStream:
         steps = num_rows // self.global_batch_size
         if self.last_batch == "fill":
             steps = -(-num_rows // self.global_batch_size)
-        if steps == 0:
+        if (
+            steps == 0 and epoch == 0
+        ):  # a later epoch may pack into a row less than a batch; it is passed over
             raise UserError(
                 f"0 steps: epoch {epoch} has {num_rows} rows ({len(self.dataset)} records), fewer than "
                 f"train.global_batch_size {self.global_batch_size}, and data.last_batch is drop; use "
