@@ -149,7 +149,7 @@ class Watchdog:
         return f"no report came from the other ranks{cause}\n{alone}"
 
     def _try(self, call: Callable[[Store], Any]) -> Any:
-        """A store that is not there yet, or gone, must not end the thread; the error is part of the report."""
+        """A store that is not there yet, or gone, must not end the thread; its error is reported."""
         try:
             self._store = self._store or self._connect()
             result = call(self._store)

@@ -1,0 +1,138 @@
+"""A run on the terminal: start-up phases, notes, a progress bar (or plain lines), a closing summary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.status import Status
+
+__all__ = ["SUMMARY_KEYS", "ConsoleReporter"]
+
+# steps: optimizer steps of this run (not those before a resume). loss_first, loss_last: of the first and
+# last of
+# them. consumed_*: cumulative, as in the metrics. time_s: of these steps. model, metrics: where they are.
+SUMMARY_KEYS = (
+    "steps",
+    "loss_first",
+    "loss_last",
+    "consumed_samples",
+    "consumed_chats",
+    "consumed_tokens",
+    "time_s",
+    "model",
+    "metrics",
+)
+_NUM_PLAIN_LINES = 20  # about so many lines for the steps of a run that is not shown on a terminal
+
+
+class ConsoleReporter:
+    """A Reporter for people: progress goes to ``progress`` (stderr), the summary to ``result`` (stdout).
+
+    A context manager: leaving it takes a live display off the terminal, also when the run failed. ``since``
+    is when the start-up began (``time.monotonic``); phases are completed to the total with a line for the
+    rest.
+    """
+
+    def __init__(
+        self, *, progress: Console | None = None, result: Console | None = None, since: float | None = None
+    ) -> None:
+        self._console = progress or Console(stderr=True, highlight=False)
+        self._result = result or Console(highlight=False, soft_wrap=True)
+        self._since = time.monotonic() if since is None else since
+        self._in_phases_s = 0.0
+        self._max_steps, self._every = 0, 1
+        self._status: Status | None = None
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._status = self._console.status("starting")
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._take_down()
+
+    def phase(self, name: str, seconds: float) -> None:
+        self._in_phases_s += seconds
+        self._print(f"  {name:<28} {seconds:6.1f} s")
+
+    def note(self, text: str) -> None:
+        self._print(text)
+
+    def start(self, *, max_steps: int, first_step: int) -> None:
+        total = time.monotonic() - self._since
+        if total - self._in_phases_s >= 0.05:
+            self.phase("everything else", total - self._in_phases_s)
+        self._print(f"  {'start-up':<28} {total:6.1f} s")
+        self._take_down()
+        self._max_steps = max_steps
+        self._every = max(1, (max_steps - first_step + 1) // _NUM_PLAIN_LINES)
+        if self._console.is_terminal:
+            self._progress = _progress_bar(self._console)
+            self._task = self._progress.add_task("", total=max_steps, completed=first_step - 1, facts="")
+            self._progress.start()
+
+    def step(self, metrics: Mapping[str, object]) -> None:
+        step = metrics["step"]
+        assert isinstance(step, int)
+        facts = _facts(metrics)
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, completed=step, facts=facts)
+        elif step == 1 or step == self._max_steps or step % self._every == 0:
+            self._print(f"step {step}/{self._max_steps}  {facts}")
+
+    def finish(self, summary: Mapping[str, object]) -> None:
+        self._take_down()
+        for line in _summary_lines(summary):
+            self._result.print(line, markup=False)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, soft_wrap=True)
+
+    def _take_down(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+        if self._progress is not None:
+            self._progress.stop()
+        self._status = self._progress = None
+
+
+def _progress_bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("step"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[facts]}", markup=False),
+        TextColumn("left"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+    )
+
+
+def _facts(metrics: Mapping[str, object]) -> str:
+    rate = metrics["tokens_per_second"]
+    return f"loss {metrics['loss']:.4f}  grad norm {metrics['grad_norm']:.3f}  {rate:,.0f} tokens/s"
+
+
+def _summary_lines(summary: Mapping[str, object]) -> list[str]:
+    lines = []
+    if summary.get("steps"):
+        time_s, steps = summary["time_s"], summary["steps"]
+        lines.append(f"trained {steps:,} steps in {time_s:,.1f} s")
+        lines.append(f"loss     {summary['loss_first']:.4f} -> {summary['loss_last']:.4f}")
+    if "consumed_samples" in summary:
+        counts = (("samples", "rows"), ("chats", "chats"), ("tokens", "tokens"))
+        seen = [f"{summary[f'consumed_{k}']:,} {name}" for k, name in counts if f"consumed_{k}" in summary]
+        lines.append(f"seen     {', '.join(seen)}")
+    known = {*SUMMARY_KEYS} - {"model", "metrics"}
+    lines += [f"{key:<8} {value}" for key, value in summary.items() if key not in known]
+    return lines

@@ -1,0 +1,199 @@
+"""The local engine: starts all ranks on this machine, shows what rank 0 tells, and stops all at the first
+failure.
+
+This process imports no torch. Ranks are forked from a server process that has everything imported, find each
+other through a file, and end when this process does.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from rankloom.config import ResolvedConfig
+from rankloom.train.failures import FailureRecord, RankExit, first_cause, to_error
+from rankloom.train.rank_files import PhaseFile, RankFiles
+from rankloom.train.rank_main import RankTask, RunFunction, local_rank_main, train
+from rankloom.train.reporting import Reporter, deliver
+
+__all__ = ["end_forkserver", "run_local"]
+
+PRELOAD = ("__main__", "rankloom.train.loop", "torch.distributed", "transformers.modeling_utils")
+_GRACE_S = 0.5  # after a first failed exit: the rank that caused it may end a moment later
+_LONG_GRACE_S = 5.0  # the same where all failures so far only tell of another rank's end
+_TERMINATE_S = 1.0  # between SIGTERM and SIGKILL
+
+
+def run_local(
+    resolved: ResolvedConfig, *, reporter: Reporter, run: RunFunction = train
+) -> Mapping[str, object]:
+    """Train on ``resolved.layout.world_size`` processes of this machine; returns rank 0's summary.
+
+    ``run`` is what each rank executes, a function at the top level of a module. Whatever a rank prints goes
+    to ``<checkpoint.dir>/logs/rank-N.log``. When this returns or raises, no rank is left.
+
+    Raises UserError or RunError for the first rank that failed, with rank, coordinates, phase and reason;
+    KeyboardInterrupt on Ctrl-C and on SIGTERM.
+    """
+    log_folder = Path(resolved.checkpoint.dir) / "logs"
+    log_folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="rankloom-") as folder, _terminate_as_interrupt():
+        gang = _Gang(resolved, Path(folder), log_folder, reporter)
+        try:
+            gang.start(run)
+            return gang.supervise()
+        finally:
+            gang.stop()
+
+
+def end_forkserver() -> None:
+    """End the server process that ranks are forked from, at once; the next ``run_local`` starts another."""
+    server = forkserver._forkserver  # type: ignore[attr-defined]
+    if server._forkserver_pid is not None:
+        os.kill(server._forkserver_pid, signal.SIGKILL)
+        server._stop()
+
+
+class _Gang:
+    """The ranks of one run as processes."""
+
+    def __init__(self, resolved: ResolvedConfig, folder: Path, log_folder: Path, reporter: Reporter) -> None:
+        self._resolved, self._reporter = resolved, reporter
+        self._files = [RankFiles(folder, log_folder, rank) for rank in resolved.layout.ranks]
+        self._processes: list[ForkServerProcess] = []
+        self._events: Connection | None = None
+        self._summary: Mapping[str, object] = {}
+
+    def start(self, run: RunFunction) -> None:
+        launched_at = time.time()
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(PRELOAD))
+        with _interrupts_ignored(), _threads_of_a_rank() as num_threads:  # both are inherited
+            forkserver.ensure_running()
+        self._events, sender = context.Pipe(duplex=False)
+        for rank, files in enumerate(self._files):
+            task = RankTask(self._resolved, rank, len(self._files), files, run, num_threads, launched_at)
+            arguments = (task, sender if rank == 0 else None)
+            process = context.Process(
+                target=local_rank_main, args=arguments, name=f"rank {rank}", daemon=True
+            )
+            self._processes.append(process)
+            process.start()
+        sender.close()
+
+    def supervise(self) -> Mapping[str, object]:
+        """Wait for all ranks, or for the first failure and what comes with it."""
+        running = {process.sentinel: rank for rank, process in enumerate(self._processes)}
+        failed: list[RankExit] = []
+        failed_at = 0.0
+        while running and not (failed and time.monotonic() >= failed_at + _grace_s(failed)):
+            patience = max(0.0, failed_at + _grace_s(failed) - time.monotonic()) if failed else None
+            ready = wait([*running, *([self._events] if self._events else [])], patience)
+            if self._events in ready:
+                self._show_event()
+            for rank in [running.pop(sentinel) for sentinel in set(ready) & set(running)]:
+                rank_exit = self._exit_of(rank)
+                if rank_exit.exitcode != 0:
+                    failed_at = failed_at if failed else time.monotonic()
+                    failed.append(rank_exit)
+        while self._events is not None and self._events.poll():
+            self._show_event()
+        if failed:
+            raise to_error(first_cause(failed), self._resolved.layout)
+        return self._summary
+
+    def stop(self) -> None:
+        """End what is still running; afterwards no process is left."""
+        with _interrupts_ignored():
+            started = [process for process in self._processes if process.pid is not None]
+            for process in started:
+                process.terminate()
+            deadline = time.monotonic() + _TERMINATE_S
+            for process in started:
+                process.join(max(0.0, deadline - time.monotonic()))
+                process.kill()  # also reaches a stopped process; nothing to do for one that ended
+                process.join()
+            if self._events is not None:
+                self._events.close()
+            self._remove_empty_logs()
+
+    def _show_event(self) -> None:
+        assert self._events is not None
+        try:
+            event = self._events.recv()
+        except (EOFError, OSError):  # rank 0 ended, perhaps in the middle of an event
+            self._events.close()
+            self._events = None
+            return
+        if event[0] == "finish":
+            self._summary = event[1][0]
+        deliver(event, self._reporter)
+
+    def _exit_of(self, rank: int) -> RankExit:
+        process, files = self._processes[rank], self._files[rank]
+        process.join()
+        assert process.exitcode is not None
+        return RankExit(
+            rank,
+            process.exitcode,
+            phase=PhaseFile.read(files.phase),
+            record=FailureRecord.read(files.failure),
+            output=files.log.read_text(errors="replace") if files.log.exists() else "",
+            log=str(files.log),
+        )
+
+    def _remove_empty_logs(self) -> None:
+        for files in self._files:
+            if files.log.exists() and files.log.stat().st_size == 0:
+                files.log.unlink()
+
+
+def _grace_s(failed: list[RankExit]) -> float:
+    return _LONG_GRACE_S if all(rank_exit.is_follow_up for rank_exit in failed) else _GRACE_S
+
+
+@contextmanager
+def _threads_of_a_rank() -> Iterator[int]:
+    """One thread a rank unless the user says otherwise; OpenMP reads it when the server imports torch."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = before or "1"
+    try:
+        yield int(os.environ["OMP_NUM_THREADS"])
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    with _handler(signal.SIGINT, signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    with _handler(signal.SIGTERM, signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def _handler(number: signal.Signals, handler: signal._HANDLER) -> Iterator[None]:
+    """A signal handler for a while; only the main thread can set one, and other threads get no signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)

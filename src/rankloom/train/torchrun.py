@@ -1,0 +1,160 @@
+"""The torchrun engine: this process is one rank that torchrun started; it joins the others.
+
+Rank 0 alone shows progress. An error that all ranks have (a missing file, a bad setting) is shown by one of
+them.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Self
+
+from rankloom.config import ResolvedConfig
+from rankloom.errors import RankloomError, RunError, UserError
+from rankloom.train.failures import FailureKind, FailureRecord, RankExit, to_error
+from rankloom.train.rank_main import RunFunction, last_user_frame, run_watched, train
+from rankloom.train.reporting import Reporter, SilentReporter
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+    from rankloom.comm.activity import Activity
+
+__all__ = ["TorchrunEnvironment", "run_torchrun"]
+
+_REPORT_PATIENCE_S = 3.0  # to reach the store, when an error is to be shown once
+_SHOWN_FIRST_S = 1.0  # torchrun ends all ranks when one ends: let the one that shows the error be first
+
+
+@dataclass(frozen=True)
+class TorchrunEnvironment:
+    """What torchrun tells a rank through environment variables."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    master_addr: str
+    master_port: int
+    run: str  # differs between runs and between restarts of one run that share a store
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Self | None:
+        """None where torchrun (or something that speaks like it) did not start this process."""
+        if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(environment):
+            return None
+        return cls(
+            rank=int(environment["RANK"]),
+            local_rank=int(environment.get("LOCAL_RANK", "0")),
+            world_size=int(environment["WORLD_SIZE"]),
+            master_addr=environment["MASTER_ADDR"],
+            master_port=int(environment["MASTER_PORT"]),
+            run="-".join(
+                environment.get(key, "0") for key in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+            ),
+        )
+
+    def defaults(self) -> dict[str, object]:
+        """What a config that does not name engine and world size gets."""
+        return {"cluster.engine": "torchrun", "cluster.world_size": self.world_size}
+
+    def connect(self, *, timeout_s: float) -> Store:
+        """A new client of the store that torchrun or rank 0 hosts. Raises RuntimeError when there is none."""
+        from torch.distributed import PrefixStore, TCPStore
+
+        store = TCPStore(
+            self.master_addr,
+            self.master_port,
+            self.world_size,
+            is_master=False,
+            timeout=timedelta(seconds=timeout_s),
+        )
+        return PrefixStore(f"rankloom/{self.run}", store)
+
+
+def check_environment(resolved: ResolvedConfig, environment: TorchrunEnvironment | None) -> None:
+    """Raises UserError where the config and what started this process do not fit together."""
+    cluster = resolved.cluster
+    if environment is None:
+        if cluster.engine == "torchrun":
+            raise UserError(
+                "cluster.engine is torchrun, but this process was not started by torchrun; start it with "
+                f"torchrun --nproc-per-node {resolved.layout.world_size} -m rankloom train ..., or set "
+                f"cluster.engine to local ({resolved.where('cluster.engine')})"
+            )
+        return
+    if cluster.engine == "local":
+        raise UserError(
+            f"cluster.engine is local, but torchrun started this process: each of {environment.world_size} "
+            "would start ranks of its own; leave cluster.engine out, or start without torchrun "
+            f"({resolved.where('cluster.engine')})"
+        )
+    if resolved.layout.world_size != environment.world_size:
+        raise UserError(
+            f"cluster.world_size {resolved.layout.world_size} is not torchrun's {environment.world_size} "
+            "(WORLD_SIZE = nnodes x nproc-per-node); leave cluster.world_size out, or start torchrun with "
+            f"{resolved.layout.world_size} processes in all ({resolved.where('cluster.world_size')})"
+        )
+
+
+def run_torchrun(
+    resolved: ResolvedConfig,
+    *,
+    environment: TorchrunEnvironment,
+    reporter: Reporter,
+    run: RunFunction = train,
+) -> None:
+    """Train as the rank that ``environment`` names; only rank 0 uses ``reporter``.
+
+    Raises UserError or RunError, and SystemExit with the same code on ranks that leave the message to
+    another.
+    """
+    from rankloom.comm.activity import Activity
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C: torchrun ends and says so; ranks need not
+    activity = Activity()
+    try:
+        run_watched(
+            resolved,
+            run=run,
+            rank=environment.rank,
+            local_rank=environment.local_rank,
+            init_method="env://",
+            reporter=reporter if environment.rank == 0 else SilentReporter(),
+            activity=activity,
+            connect=lambda: environment.connect(timeout_s=resolved.comm.timeout_s),
+            on_hang=lambda report: print(f"rankloom train: {report}", file=sys.stderr, flush=True),
+        )
+    except Exception as error:
+        leave_to_another(error, environment)
+        raise _described(error, resolved, environment, activity) from error
+
+
+def leave_to_another(error: Exception, environment: TorchrunEnvironment) -> None:
+    """Of the ranks that have the same UserError, let the first return and show it; end the others quietly."""
+    if not isinstance(error, UserError):
+        return
+    try:
+        store = environment.connect(timeout_s=_REPORT_PATIENCE_S)
+        is_first = store.add("errors shown", 1) == 1
+    except RuntimeError:  # nobody hosts the store yet, or any more: rank 0 is surely there
+        is_first = environment.rank == 0
+    if not is_first:
+        time.sleep(_SHOWN_FIRST_S)
+        raise SystemExit(error.exit_code)
+
+
+def _described(
+    error: Exception, resolved: ResolvedConfig, environment: TorchrunEnvironment, activity: Activity
+) -> RankloomError:
+    if isinstance(error, RankloomError):
+        return error
+    place = last_user_frame(error)
+    record = FailureRecord.of(error, rank=environment.rank, phase=activity.phase, place=place)
+    if record.kind is FailureKind.FOLLOW_UP:
+        return RunError(f"rank {environment.rank} lost another rank in {activity.phase}: {error}")
+    return to_error(RankExit(environment.rank, 1, phase=activity.phase, record=record), resolved.layout)
