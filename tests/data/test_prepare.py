@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rankloom.data import IGNORE, LaneLoader
+from rankloom.config import resolve
+from rankloom.data import IGNORE, LaneLoader, prepare
 from rankloom.data.prepare import PreparedData, prepare_data
 from rankloom.data.tokenizer import train_tokenizer
 from rankloom.errors import UserError
@@ -135,3 +136,18 @@ def test_what_is_left_out_is_told(tmp_path: Path) -> None:
     cut = prepared(tmp_path, bad_records="skip", max_seq_length=15, overlong="truncate")
     assert f"records cut to data.max_seq_length: {cut.dataset.num_truncated}" in cut.facts
     assert max(cut.dataset.lengths) == 15
+
+
+def test_from_a_resolved_config(tmp_path: Path) -> None:
+    mapping: dict[str, object] = {
+        "model": {"config": {"model_type": "llama", "vocab_size": 320}},
+        "train": {"global_batch_size": 4, "max_steps": 2},
+        "cluster": {"world_size": 2},
+    }
+    with pytest.raises(
+        UserError, match=r'data\.train is not set; name a JSON Lines file of chats, or "python-docs"'
+    ):
+        prepare(resolve(mapping))
+    data = {"train": chat_file(tmp_path), "max_seq_length": 128, "cache_dir": str(tmp_path / "cache")}
+    found = prepare(resolve(mapping | {"data": data}))
+    assert found.fingerprint == prepared(tmp_path, model_config={"vocab_size": 320}).fingerprint

@@ -89,9 +89,12 @@ def test_a_tokenizer_without_a_template(tmp_path: Path) -> None:
         load_tokenizer(save(tmp_path, template=False))
 
 
-def test_a_broken_tokenizer(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content", ["{}", "{", '{"model": 3}', '{"added_tokens": [], "model": {"type": "BPE"}}']
+)
+def test_a_broken_tokenizer(content: str, tmp_path: Path) -> None:
     save(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(UserError, match="its tokenizer cannot be loaded: "):
         load_tokenizer(tmp_path)
 

@@ -161,6 +161,8 @@ def _model_vocab_size(model_path: str | None, model_config: Mapping[str, object]
             ) from error
         except ValueError as error:
             raise UserError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(config, Mapping):
+        raise UserError(f"{origin}: is not a JSON object; model.path is the folder of a Hugging Face model")
     size = config.get("vocab_size")
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
         raise UserError(f"{origin}: vocab_size is {size!r}; it is a positive whole number")
