@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,8 @@ class RankPool:
         self._gang: list[_Rank] = []
         self._serial = itertools.count()
         self._context.set_forkserver_preload(list(PRELOAD))
+        with _one_thread_a_rank():  # at once, before code under test starts one that has loaded less
+            forkserver.ensure_running()
 
     def run(
         self, world_size: int, body: Callable[..., Any], *args: Any, timeout_s: float = 60.0
@@ -102,9 +105,8 @@ class RankPool:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _grow_to(self, world_size: int) -> None:
-        with _one_thread_a_rank():
-            while len(self._gang) < world_size:
-                self._gang.append(self._start_rank())
+        while len(self._gang) < world_size:
+            self._gang.append(self._start_rank())
 
     def _start_rank(self) -> _Rank:
         name = f"rank-{next(self._serial)}"

@@ -1,10 +1,9 @@
-"""Launches a stand-in run as the command line would: ``python -m tests.train.launch local|torchrun RUN FOLDER``."""
+"""Launches a stand-in run as the command line would: python -m tests.train.launch ENGINE RUN FOLDER."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 from rankloom.cli.ending import ending_well
@@ -26,14 +25,13 @@ def launch(engine: str, run: str, folder: str) -> None:
         return
     environment = TorchrunEnvironment.read(os.environ)
     assert environment is not None
-    resolved = runs.config(Path(folder), world_size=4, **{"comm.timeout_s": TIMEOUT_S})
+    resolved = runs.config(Path(folder), world_size=environment.world_size, **{"comm.timeout_s": TIMEOUT_S})
     run_torchrun(resolved, environment=environment, reporter=ConsoleReporter(), run=function)
 
 
 if __name__ == "__main__":
     import typer
 
-    started = time.monotonic()
     try:
         ending_well(launch, name="train", extra="", packages=(), debug=False)(*sys.argv[1:])
     except typer.Exit as end:

@@ -16,8 +16,8 @@ from rankloom.errors import UserError
 NUM_STEPS = 3
 
 
-def config(folder: Path, *, world_size: int | None = 4, **settings: object) -> ResolvedConfig:
-    """Four ranks as TP 2 x GTP_remat 2: rank 3 is tp 1, gtp_batch 1."""
+def config(folder: Path, *, world_size: int = 4, **settings: object) -> ResolvedConfig:
+    """TP 2; four ranks are TP 2 x GTP_remat 2: rank 3 is tp 1, gtp_batch 1."""
     return resolve(mapping(folder, world_size=world_size), cli=dict(settings))
 
 
@@ -30,13 +30,15 @@ def mapping(folder: Path, *, world_size: int | None = 4) -> dict[str, dict[str, 
         "num_attention_heads": 2,
         "vocab_size": 300,
     }
+    shards = world_size or 4
+    cluster = {"world_size": world_size} if world_size else {}
     return {
         "model": {"config": model},
-        "parallel": {"tensor_model_parallel_size": 2, "tensor_parallel_num_weight_shards": 4},
+        "parallel": {"tensor_model_parallel_size": 2, "tensor_parallel_num_weight_shards": shards},
         "data": {"train": "python-docs"},
         "train": {"global_batch_size": 4, "max_steps": NUM_STEPS},
         "checkpoint": {"dir": str(folder / "run")},
-        "cluster": {"world_size": world_size},
+        "cluster": cluster,
     }
 
 
@@ -102,13 +104,13 @@ def well(
     }
 
 
-def raise_on_rank_3(
+def raise_on_last_rank(
     resolved: Any, *, rank: int, world_size: int, init_method: str, activity: Any, **_: Any
 ) -> None:
     join(rank, world_size, init_method)
     activity.phase = "step 3: forward, microbatch 1"
-    if rank == 3:
-        print("the last words of rank 3", file=sys.stderr)
+    if rank == world_size - 1:
+        print("the last words", file=sys.stderr)
         raise ValueError("a bad number")
     meet(activity)
 
@@ -136,12 +138,12 @@ def refuse_on_all(resolved: Any, **_: Any) -> None:
     raise UserError("chats.jsonl, line 3: not valid JSON")
 
 
-def hang_on_rank_3(
+def hang_on_last_rank(
     resolved: Any, *, rank: int, world_size: int, init_method: str, activity: Any, **_: Any
 ) -> None:
     join(rank, world_size, init_method)
     activity.phase = "step 4: forward, microbatch 0"
-    if rank == 3:
+    if rank == world_size - 1:
         read_forever()
     meet(activity)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -58,7 +59,7 @@ def test_ranks_end_with_a_killed_launcher(tmp_path: Path, stopped: bool) -> None
     launch = started(tmp_path)
     if stopped:
         pid = int((tmp_path / "run/pid-2").read_text().split()[0])
-        signal.pidfd_send_signal(__import__("os").pidfd_open(pid), signal.SIGSTOP)
+        os.kill(pid, signal.SIGSTOP)
     launch.process.kill()
     until(lambda: launch.left() == [], timeout_s=5)
     launch.end()

@@ -45,7 +45,7 @@ class ConsoleReporter:
         self._result = result or Console(highlight=False, soft_wrap=True)
         self._since = time.monotonic() if since is None else since
         self._in_phases_s = 0.0
-        self._max_steps, self._every = 0, 1
+        self._first_step, self._max_steps, self._every = 1, 0, 1
         self._status: Status | None = None
         self._progress: Progress | None = None
         self._task: TaskID | None = None
@@ -74,7 +74,7 @@ class ConsoleReporter:
             self.phase("everything else", total - self._in_phases_s)
         self._print(f"  {'start-up':<28} {total:6.1f} s")
         self._take_down()
-        self._max_steps = max_steps
+        self._first_step, self._max_steps = first_step, max_steps
         self._every = max(1, (max_steps - first_step + 1) // _NUM_PLAIN_LINES)
         if self._console.is_terminal:
             self._progress = _progress_bar(self._console)
@@ -87,7 +87,7 @@ class ConsoleReporter:
         facts = _facts(metrics)
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=step, facts=facts)
-        elif step == 1 or step == self._max_steps or step % self._every == 0:
+        elif step in (self._first_step, self._max_steps) or step % self._every == 0:
             self._print(f"step {step}/{self._max_steps}  {facts}")
 
     def finish(self, summary: Mapping[str, object]) -> None:

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rankloom.train.metrics import METRICS_KEYS, MetricsFile
+from tests.train import runs
+
+
+def steps(path: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in path.read_text().splitlines()]
+
+
+def test_rows_have_all_keys_in_order_and_are_there_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "metrics.jsonl"
+    with MetricsFile(path) as metrics:
+        metrics.write(dict(reversed(runs.metrics(1).items())))
+        assert tuple(json.loads(path.read_text())) == METRICS_KEYS
+
+
+def test_rows_after_the_restored_step_are_removed(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with MetricsFile(path) as metrics:
+        for step in range(1, 6):
+            metrics.write(runs.metrics(step))
+    path.open("a").write('{"step": 6, "lo')  # cut short
+    with MetricsFile(path, keep_through_step=3) as metrics:
+        metrics.write(runs.metrics(4))
+    assert steps(path) == [1, 2, 3, 4]
+
+
+def test_a_fresh_run_starts_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n')
+    MetricsFile(path).close()
+    assert path.read_text() == ""
+
+
+def test_a_number_that_is_not_finite_is_null(tmp_path: Path) -> None:
+    with MetricsFile(tmp_path / "metrics.jsonl") as metrics:
+        metrics.write(runs.metrics(1) | {"grad_norm": float("inf")})
+    assert json.loads(metrics.path.read_text())["grad_norm"] is None
+
+
+def test_other_keys_are_a_mistake_of_the_caller(tmp_path: Path) -> None:
+    with MetricsFile(tmp_path / "metrics.jsonl") as metrics, pytest.raises(ValueError, match="has the keys"):
+        metrics.write({"step": 1})
