@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rankloom.models import Rows, SeededParameters
-from rankloom.plan import ModelSpec, Role
+from rankloom.plan import ModelSpec, ParameterSpec, Role
 
 COMMON = {
     "hidden_size": 32,
@@ -41,6 +41,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 STD = 0.08
 SEED = 11
+
+
+class PretrainedLike(SeededParameters):
+    """As fresh parameters, but with norms and biases that have been trained, so that every cut of them shows."""
+
+    def __init__(self) -> None:
+        super().__init__(SEED, std=STD)
+
+    def whole(self, spec: ParameterSpec) -> Tensor:
+        value = super().whole(spec)
+        if value.ndim == 1:
+            generator = torch.Generator().manual_seed(len(spec.name) * 1000 + sum(map(ord, spec.name)))
+            value = value + 0.1 * torch.randn(value.shape, generator=generator)
+        return value
 
 
 @dataclass(frozen=True)
@@ -120,7 +134,7 @@ def reference(recipe: Recipe) -> Trajectory:
     config = hf_config(recipe.family)
     spec = ModelSpec.from_config(FAMILIES[recipe.family])
     model = AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation="eager")
-    source = SeededParameters(SEED, std=STD)
+    source = PretrainedLike()
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for p in spec.parameters:

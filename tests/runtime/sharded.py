@@ -9,10 +9,9 @@ import torch
 from rankloom.comm import Communicator
 from rankloom.layout import GTPParallelLayout
 from rankloom.models import ShardedModel, fill, logical_parameters
-from rankloom.models.sources import SeededParameters
 from rankloom.optim import ShardedAdamW
 from rankloom.plan import ModelPlan, ModelSpec
-from tests.runtime.models import FAMILIES, SEED, STD, Recipe, Trajectory, hf_config, tensor_rows
+from tests.runtime.models import FAMILIES, PretrainedLike, Recipe, Trajectory, hf_config, tensor_rows
 
 
 def build(layout: GTPParallelLayout, recipe: Recipe, rank: int) -> tuple[ShardedModel, ShardedAdamW]:
@@ -26,7 +25,7 @@ def build(layout: GTPParallelLayout, recipe: Recipe, rank: int) -> tuple[Sharded
         dtype=getattr(torch, recipe.dtype),
         gradient_checkpointing=recipe.gradient_checkpointing,
     )
-    fill(model, SeededParameters(SEED, std=STD))
+    fill(model, PretrainedLike())
     optimizer = ShardedAdamW(
         model.units,
         model.small,
