@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,4 +68,11 @@ def test_an_end_without_a_record_is_explained(exitcode: int, words: str) -> None
     )
     assert message.startswith("rank 1 (tp 0, ")
     assert words in message
-    assert message.endswith("the last it printed (rank-1.log):\n  one\n  two")
+    assert message.endswith("\nthe last it printed:\n  one\n  two\nits log: rank-1.log")
+
+
+def test_a_traceback_stays_in_the_log() -> None:
+    exits = RankExit(0, 1, phase="step 2", record=record(ValueError("bad")), log="rank-0.log")
+    assert exits.record is not None
+    message = str(to_error(replace(exits, output=f"one\n{exits.record.trace}"), LAYOUT))
+    assert message.splitlines()[1:] == ["the last it printed:", "  one", "its log: rank-0.log"]

@@ -73,6 +73,14 @@ def test_a_user_error_of_all_ranks_is_shown_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_a_refused_config_is_shown_once() -> None:
+    module = "torch.distributed.run --standalone --nproc-per-node 2 -m rankloom"
+    code, _, err = Launch("train", "nowhere.yaml", module=module).end()
+    assert code != 0
+    assert err.count("rankloom train: ") == 1
+
+
+@pytest.mark.long
 def test_an_exception_under_torchrun_names_its_rank(tmp_path: Path) -> None:
     code, _, err = torchrun("raise_on_last_rank", tmp_path)
     assert code != 0

@@ -146,7 +146,8 @@ def _reason_of_exit(exitcode: int) -> str:
 
 
 def _last_lines(failed: RankExit) -> list[str]:
-    lines = failed.output.rstrip().splitlines()[-_NUM_LAST_LINES:]
-    if not lines:
-        return []
-    return [f"the last it printed ({failed.log}):", *(f"  {line}" for line in lines)]
+    """The traceback is left to the log: its end, the reason, has been said, and --debug shows it."""
+    trace = failed.record.trace.rstrip() if failed.record is not None else ""
+    lines = failed.output.rstrip().removesuffix(trace).rstrip().splitlines()[-_NUM_LAST_LINES:]
+    place = [f"its log: {failed.log}"] if failed.log else []
+    return [*(["the last it printed:"] if lines else []), *(f"  {line}" for line in lines), *place]

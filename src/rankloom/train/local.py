@@ -19,8 +19,10 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 from rankloom.config import ResolvedConfig
+from rankloom.errors import RunError
 from rankloom.train.failures import FailureRecord, RankExit, first_cause, to_error
 from rankloom.train.rank_files import PhaseFile, RankFiles
 from rankloom.train.rank_main import RankTask, RunFunction, local_rank_main, train
@@ -31,6 +33,7 @@ __all__ = ["end_forkserver", "run_local"]
 PRELOAD = ("__main__", "rankloom.train.loop", "torch.distributed", "transformers.modeling_utils")
 _GRACE_S = 0.5  # after a first failed exit: the rank that caused it may end a moment later
 _LONG_GRACE_S = 5.0  # the same where all failures so far only tell of another rank's end
+_LOG_END_BYTES = 65_536
 _TERMINATE_S = 1.0  # between SIGTERM and SIGKILL
 
 
@@ -58,7 +61,7 @@ def run_local(
 
 def end_forkserver() -> None:
     """End the server process that ranks are forked from, at once; the next ``run_local`` starts another."""
-    server = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
     if server._forkserver_pid is not None:
         os.kill(server._forkserver_pid, signal.SIGKILL)
         server._stop()
@@ -88,7 +91,7 @@ class _Gang:
                 target=local_rank_main, args=arguments, name=f"rank {rank}", daemon=True
             )
             self._processes.append(process)
-            process.start()
+            _start(process)
         sender.close()
 
     def supervise(self) -> Mapping[str, object]:
@@ -101,7 +104,7 @@ class _Gang:
             ready = wait([*running, *([self._events] if self._events else [])], patience)
             if self._events in ready:
                 self._show_event()
-            for rank in [running.pop(sentinel) for sentinel in set(ready) & set(running)]:
+            for rank in [running.pop(sentinel) for sentinel in list(running) if sentinel in ready]:
                 rank_exit = self._exit_of(rank)
                 if rank_exit.exitcode != 0:
                     failed_at = failed_at if failed else time.monotonic()
@@ -148,7 +151,7 @@ class _Gang:
             process.exitcode,
             phase=PhaseFile.read(files.phase),
             record=FailureRecord.read(files.failure),
-            output=files.log.read_text(errors="replace") if files.log.exists() else "",
+            output=_end_of(files.log),
             log=str(files.log),
         )
 
@@ -156,6 +159,24 @@ class _Gang:
         for files in self._files:
             if files.log.exists() and files.log.stat().st_size == 0:
                 files.log.unlink()
+
+
+def _start(process: ForkServerProcess) -> None:
+    try:
+        process.start()
+    except (EOFError, ConnectionError) as error:
+        raise RunError(
+            "the process that the ranks are forked from ended, probably while it imported torch; "
+            "python -c 'import torch, transformers' shows why"
+        ) from error
+
+
+def _end_of(log: Path) -> str:
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_END_BYTES))
+        return file.read().decode(errors="replace")
 
 
 def _grace_s(failed: list[RankExit]) -> float:

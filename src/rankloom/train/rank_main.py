@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from rankloom.config import ResolvedConfig
 from rankloom.errors import RankloomError
@@ -209,7 +209,7 @@ def _die_with_forkserver() -> None:
 
     set_parent_death_signal = 1  # PR_SET_PDEATHSIG
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-    server = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = None

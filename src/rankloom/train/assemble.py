@@ -1,0 +1,164 @@
+"""From a resolved config to the parts of one rank: device, communicator, model, optimizer."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from transformers import AutoConfig
+
+from rankloom.comm import Activity, Communicator
+from rankloom.config import ResolvedConfig
+from rankloom.data import PreparedData
+from rankloom.errors import RunError, UserError
+from rankloom.models import SafetensorsFolder, SeededParameters, ShardedModel, fill
+from rankloom.optim import LearningRate, ShardedAdamW
+from rankloom.plan import ModelPlan, ModelSpec, Placement, StepShape
+
+__all__ = ["build_model", "build_optimizer", "connect", "learning_rate", "model_plan", "step_shape"]
+
+_PROCESS_GROUP_GRACE_S = 120  # the watchdog speaks first; the backend's own timeout is the last resort
+
+
+def connect(
+    resolved: ResolvedConfig, *, rank: int, local_rank: int, init_method: str, activity: Activity
+) -> Communicator:
+    """Joins the other ranks and makes and verifies the process groups of this one. A collective of all ranks."""
+    device = _device(resolved, local_rank)
+    timeout_s = resolved.comm.timeout_s + _PROCESS_GROUP_GRACE_S
+    with activity.waiting("world", "join the ranks", activity.launched("world", "join the ranks")):
+        dist.init_process_group(
+            "gloo" if device.type == "cpu" else "nccl",
+            init_method=init_method,
+            rank=rank,
+            world_size=resolved.layout.world_size,
+            timeout=timedelta(seconds=timeout_s),
+            device_id=None if device.type == "cpu" else device,
+        )
+    comm = Communicator(resolved.layout, rank, device=device, timeout_s=timeout_s, activity=activity)
+    comm.verify()
+    return comm
+
+
+def _device(resolved: ResolvedConfig, local_rank: int) -> torch.device:
+    wanted = resolved.cluster.device
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise UserError(
+            f"cluster.device is {wanted}, but local rank {local_rank} has no GPU: this machine has {count}; start at "
+            f"most {count} ranks on it or set cluster.device to cpu ({resolved.where('cluster.device') or 'default'})"
+        )
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _config_mapping(resolved: ResolvedConfig) -> Mapping[str, object]:
+    if resolved.model.config is not None:
+        return resolved.model.config
+    content: Mapping[str, object] = json.loads((Path(str(resolved.model.path)) / "config.json").read_text())
+    return content
+
+
+def model_plan(resolved: ResolvedConfig, *, vocab_size: int) -> ModelPlan:
+    """The plan of the config's model, with the tokenizer's vocabulary where the config names none."""
+    spec = ModelSpec.from_config(_config_mapping(resolved), vocab_size=vocab_size)
+    return ModelPlan.build(spec, resolved.layout)
+
+
+def build_model(resolved: ResolvedConfig, plan: ModelPlan, comm: Communicator, data: PreparedData) -> ShardedModel:
+    """The sharded model with its parameters: from the model folder, or drawn from train.seed."""
+    config = _hf_config(resolved, plan, data)
+    model = ShardedModel(
+        plan,
+        config,
+        comm,
+        dtype=getattr(torch, resolved.model.dtype),
+        gradient_checkpointing=resolved.train.gradient_checkpointing,
+    )
+    if resolved.model.path is not None:
+        fill(model, SafetensorsFolder(Path(resolved.model.path), plan.spec))
+    else:
+        fill(model, SeededParameters(resolved.train.seed, std=config.initializer_range))
+    stored = sum(unit.stored.numel() * unit.stored.element_size() for unit in (*model.units, model.small))
+    planned = plan.parameter_bytes(model.small.stored.element_size())
+    if stored != planned:
+        raise RunError(f"rank {comm.rank} stores {stored} bytes of parameters, the plan says {planned}")
+    return model
+
+
+def _hf_config(resolved: ResolvedConfig, plan: ModelPlan, data: PreparedData) -> Any:
+    if resolved.model.path is not None:
+        return AutoConfig.from_pretrained(resolved.model.path, local_files_only=True)
+    given = copy.deepcopy(dict(resolved.model.config or {}))
+    tokens = {
+        "vocab_size": plan.spec.vocab_size,
+        "pad_token_id": data.tokenizer.pad_token_id,
+        "bos_token_id": data.tokenizer.bos_token_id,
+        "eos_token_id": data.tokenizer.eos_token_id,
+    }
+    settings = {**tokens, **{k: v for k, v in given.items() if v is not None}}
+    return AutoConfig.for_model(settings.pop("model_type"), **settings)
+
+
+def build_optimizer(resolved: ResolvedConfig, model: ShardedModel) -> ShardedAdamW:
+    """AdamW on this rank's pieces, fed by the model's reductions."""
+    section = resolved.optimizer
+    optimizer = ShardedAdamW(
+        model.units,
+        model.small,
+        model.comm,
+        decays=_decay_rule(resolved, model.plan),
+        betas=section.betas,
+        eps=section.eps,
+        weight_decay=section.weight_decay,
+        clip_grad=section.clip_grad,
+    )
+    model.reducer.on_complete = optimizer.launch_reduction
+    return optimizer
+
+
+def _decay_rule(resolved: ResolvedConfig, plan: ModelPlan) -> Callable[[Placement], bool]:
+    """Linears and embeddings decay, norms and biases do not; ``optimizer.no_decay`` replaces the rule."""
+    globs = resolved.optimizer.no_decay
+    if not globs:
+        return lambda placement: placement.sharded
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in plan.placements):
+            raise UserError(
+                f"optimizer.no_decay: {glob!r} matches no parameter of the model; names look like "
+                f"{', '.join(list(plan.placements)[:2])} ({resolved.where('optimizer.no_decay')})"
+            )
+    return lambda placement: not any(fnmatchcase(placement.name, glob) for glob in globs)
+
+
+def learning_rate(resolved: ResolvedConfig, *, max_steps: int) -> LearningRate:
+    """The schedule; ``schedule.decay_samples`` left open is all samples of the run."""
+    section = resolved.schedule
+    return LearningRate(
+        peak=resolved.optimizer.lr,
+        minimum=section.min_lr,
+        decay=section.decay,
+        warmup_samples=section.warmup_samples,
+        decay_samples=section.decay_samples or max_steps * resolved.train.global_batch_size,
+    )
+
+
+def step_shape(resolved: ResolvedConfig) -> StepShape:
+    """What one step works on, for the plan of its collectives."""
+    return StepShape(
+        micro_batch_size=resolved.train.micro_batch_size,
+        num_microbatches=resolved.batch.num_microbatches,
+        sequence_length=resolved.data.max_seq_length,
+        element_size=2 if resolved.model.dtype == "bfloat16" else 4,
+        gradient_checkpointing=resolved.train.gradient_checkpointing,
+    )

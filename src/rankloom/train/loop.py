@@ -1,0 +1,170 @@
+"""A whole run as seen from one rank: assemble, train to the last step, export."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch.distributed as dist
+
+from rankloom.comm import Activity, Communicator
+from rankloom.config import ResolvedConfig
+from rankloom.data import PreparedData, prepare
+from rankloom.errors import RunError
+from rankloom.models import ShardedModel
+from rankloom.optim import LearningRate
+from rankloom.plan import ModelPlan
+from rankloom.train.accounting import Accounting
+from rankloom.train.assemble import build_model, build_optimizer, connect, learning_rate, model_plan
+from rankloom.train.metrics import MetricsFile
+from rankloom.train.nonfinite import write_report
+from rankloom.train.reporting import Reporter
+from rankloom.train.worker import StepOutcome, Worker
+
+__all__ = ["run_rank"]
+
+
+def run_rank(
+    resolved: ResolvedConfig,
+    *,
+    rank: int,
+    local_rank: int,
+    world_size: int,
+    init_method: str,
+    reporter: Reporter,
+    activity: Activity,
+) -> Mapping[str, object]:
+    """Trains as ``rank`` of ``resolved.layout``; returns the summary of the run, complete on rank 0.
+
+    Raises UserError and RunError; whatever it raises, the process is expected to end.
+    """
+    assert world_size == resolved.layout.world_size
+    phases = _Phases(reporter, activity)
+    with phases("connect the ranks"):
+        comm = connect(resolved, rank=rank, local_rank=local_rank, init_method=init_method, activity=activity)
+    with phases("prepare the data"):
+        data = prepare(resolved)
+    with phases("build the model"):
+        plan = model_plan(resolved, vocab_size=data.vocab_size)
+        model = build_model(resolved, plan, comm, data)
+        optimizer = build_optimizer(resolved, model)
+    worker = Worker(resolved, comm, data, model=model, optimizer=optimizer, activity=activity)
+    with phases("compare ranks and lanes"):
+        worker.verify_data(0)
+    max_steps = resolved.train.max_steps or data.stream.num_steps(resolved.train.epochs or 0)
+    for fact in _facts(resolved, plan, data, model):
+        reporter.note(fact)
+    summary = _train(resolved, worker, comm, data, reporter=reporter, max_steps=max_steps)
+    folder = Path(resolved.checkpoint.dir) / "model"
+    worker.export(folder)
+    comm.close()
+    dist.destroy_process_group()
+    return {**summary, "model": str(folder), "metrics": resolved.logging.metrics}
+
+
+class _Phases:
+    """Times the parts of the start-up."""
+
+    def __init__(self, reporter: Reporter, activity: Activity) -> None:
+        self._reporter = reporter
+        self._activity = activity
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        self._activity.phase = f"start-up: {name}"
+        since = time.monotonic()
+        yield
+        self._reporter.phase(name, time.monotonic() - since)
+
+
+def _facts(resolved: ResolvedConfig, plan: ModelPlan, data: PreparedData, model: ShardedModel) -> list[str]:
+    layout, spec = resolved.layout, plan.spec
+    stored = plan.parameter_bytes(model.small.stored.element_size())
+    facts = [
+        *data.facts,
+        f"model: {spec.family}, {spec.num_parameters:,} parameters; each rank stores {stored:,} bytes of them",
+        f"layout: {layout.world_size} ranks; weights cut {layout.tensor_parallel_num_weight_shards} ways, "
+        f"{layout.num_weight_replicas} copies; {layout.batch_parallel_size} lanes, each sequence cut "
+        f"{layout.runtime_context_parallel_size} ways",
+    ]
+    longest = getattr(model.config, "max_position_embeddings", None)
+    if longest is not None and longest < resolved.data.max_seq_length:
+        facts.append(
+            f"data.max_seq_length {resolved.data.max_seq_length} is more than the model's max_position_embeddings {longest}"
+        )
+    return facts
+
+
+def _train(
+    resolved: ResolvedConfig,
+    worker: Worker,
+    comm: Communicator,
+    data: PreparedData,
+    *,
+    reporter: Reporter,
+    max_steps: int,
+) -> dict[str, object]:
+    """All steps; metrics are written by the first rank."""
+    rate = learning_rate(resolved, max_steps=max_steps)
+    accounting = Accounting(data.stream, comm)
+    metrics = MetricsFile(str(resolved.logging.metrics)) if comm["world"].index == 0 else None
+    reporter.start(max_steps=max_steps, first_step=1)
+    for step in range(1, max_steps + 1):
+        row = _one_step(resolved, worker, data, accounting, rate, step=step, reporter=reporter, first=metrics is not None)
+        if metrics is not None:
+            metrics.write(row)
+        reporter.step(row)
+    if metrics is not None:
+        metrics.close()
+    return accounting.summary()
+
+
+def _one_step(
+    resolved: ResolvedConfig,
+    worker: Worker,
+    data: PreparedData,
+    accounting: Accounting,
+    rate: LearningRate,
+    *,
+    step: int,
+    reporter: Reporter,
+    first: bool,
+) -> dict[str, object]:
+    consumed = accounting.begin(step)
+    lr = rate.at(consumed)
+    outcome = worker.step(step - 1, lr=lr)
+    if not outcome.finite:
+        _not_finite(resolved, outcome, data, step=step, reporter=reporter, first=first)
+    return accounting.end(outcome, lr=lr)
+
+
+def _not_finite(
+    resolved: ResolvedConfig,
+    outcome: StepOutcome,
+    data: PreparedData,
+    *,
+    step: int,
+    reporter: Reporter,
+    first: bool,
+) -> None:
+    """The first rank writes which records were trained on; then the run stops, or goes on without the update."""
+    folder = Path(resolved.checkpoint.dir) / "nonfinite"
+    if first:
+        write_report(
+            folder,
+            outcome,
+            data,
+            step=step,
+            num_lanes=resolved.layout.batch_parallel_size,
+            micro_batch_size=resolved.train.micro_batch_size,
+        )
+    lanes = ", ".join(map(str, outcome.bad_lanes)) or "no single lane (the gradient is at fault)"
+    message = (
+        f"step {step}: loss {outcome.loss}, gradient norm {outcome.grad_norm} in lanes {lanes}; nothing was updated; the "
+        f"records are in {folder / f'step-{step}.json'}"
+    )
+    if resolved.train.on_nonfinite == "stop":
+        raise RunError(f"{message}; train.on_nonfinite: skip would go on without this step")
+    reporter.note(message)

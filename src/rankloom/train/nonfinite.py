@@ -1,0 +1,46 @@
+"""What is kept of a step whose loss or gradient is not finite: which lanes, which rows, which records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rankloom.data import PreparedData
+from rankloom.data.lanes import deal
+from rankloom.train.worker import StepOutcome
+
+__all__ = ["write_report"]
+
+
+def write_report(
+    folder: Path,
+    outcome: StepOutcome,
+    data: PreparedData,
+    *,
+    step: int,
+    num_lanes: int,
+    micro_batch_size: int,
+) -> Path:
+    """Writes ``step-N.json`` into ``folder`` and returns its path. Lanes with a loss that is not finite are marked;
+    where only the gradient is not, no lane is, since gradients are already summed over lanes."""
+    rows = data.stream.batch(step - 1)
+    lanes = []
+    for lane in range(num_lanes):
+        dealt = deal(rows, lane=lane, num_lanes=num_lanes, micro_batch_size=micro_batch_size)
+        lanes.append(
+            {
+                "lane": lane,
+                "loss_is_finite": lane not in outcome.bad_lanes,
+                "rows": [
+                    {"row": row.row_id, "epoch": row.epoch, "records": [data.dataset.record_name(r) for r in row.records]}
+                    for microbatch in dealt
+                    for row in microbatch
+                    if not row.is_filler
+                ],
+            }
+        )
+    report = {"step": step, "loss": repr(outcome.loss), "grad_norm": repr(outcome.grad_norm), "lanes": lanes}
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step-{step}.json"
+    path.write_text(json.dumps(report, indent=2) + "\n")
+    return path

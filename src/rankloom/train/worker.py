@@ -1,0 +1,132 @@
+"""What one rank of a run can do, whatever started it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from rankloom.comm import Activity, Communicator
+from rankloom.config import ResolvedConfig
+from rankloom.data import LaneLoader, PreparedData, Row
+from rankloom.data.delivery import Delivery, check_lanes
+from rankloom.data.lanes import deal
+from rankloom.errors import RunError
+from rankloom.models import Rows, ShardedModel, export
+from rankloom.optim import ShardedAdamW
+
+__all__ = ["StepOutcome", "Worker"]
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """One optimizer step, equal on all ranks. ``loss`` is before the update, ``grad_norm`` before clipping; where one
+    of them is not finite nothing was updated and ``bad_lanes`` names the lanes whose own loss is not."""
+
+    loss: float
+    grad_norm: float
+    valid_tokens: int
+    bad_lanes: tuple[int, ...] = ()
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
+
+class Worker:
+    """Model, optimizer and lane of one rank. Every method is a collective of all ranks."""
+
+    def __init__(
+        self,
+        resolved: ResolvedConfig,
+        comm: Communicator,
+        data: PreparedData,
+        *,
+        model: ShardedModel,
+        optimizer: ShardedAdamW,
+        activity: Activity,
+    ) -> None:
+        self._comm = comm
+        self._data = data
+        self._model = model
+        self._optimizer = optimizer
+        self._activity = activity
+        self._micro_batch_size = resolved.train.micro_batch_size
+        self._lane = resolved.layout.lane(comm.rank)
+        self._num_lanes = resolved.layout.batch_parallel_size
+        self._delivery = Delivery(
+            comm, micro_batch_size=self._micro_batch_size, sequence_length=resolved.data.max_seq_length
+        )
+        self._loader = LaneLoader(
+            data.stream,
+            data.dataset,
+            lane=self._lane,
+            num_lanes=self._num_lanes,
+            micro_batch_size=self._micro_batch_size,
+            pad_token_id=data.pad_token_id,
+        )
+
+    def rows_of_lane(self, step0: int) -> list[tuple[Row, ...]]:
+        """The rows of this rank's lane in a step (from 0), a tuple a microbatch."""
+        return deal(
+            self._data.stream.batch(step0),
+            lane=self._lane,
+            num_lanes=self._num_lanes,
+            micro_batch_size=self._micro_batch_size,
+        )
+
+    def verify_data(self, step0: int) -> None:
+        """Compares the data's fingerprint and the rows of the first step over all ranks. Raises RunError."""
+        mine = torch.tensor([int(self._data.fingerprint[:15], 16)], device=self._comm.device)
+        told = self._comm["world"].stack(mine, "compare the data").flatten().tolist()
+        for rank, fingerprint in zip(self._comm["world"].ranks, told, strict=True):
+            if fingerprint != told[0]:
+                raise RunError(
+                    f"rank {rank} ({self._comm.layout.coords(rank).describe()}) has other data than rank "
+                    f"{self._comm['world'].ranks[0]}: file, tokenizer or data settings differ between them"
+                )
+        rows = [row for microbatch in self.rows_of_lane(step0) for row in microbatch]
+        check_lanes(self._comm, self._data.stream, rows, lane=self._lane, step0=step0)
+
+    def step(self, step0: int, *, lr: float) -> StepOutcome:
+        """Trains on the global batch of step ``step0`` (from 0)."""
+        sums = self._accumulate(step0)
+        self._activity.phase = f"step {step0 + 1}: reducing gradients"
+        total = self._comm["gtp_remat_replica"].sum_small(sums, "loss")
+        loss, num_tokens = total[0].item(), int(total[1].item())
+        divisor = max(1, num_tokens)
+        self._optimizer.finish_reductions()
+        norm = self._optimizer.gradient_norm(divisor)
+        outcome = StepOutcome(loss / divisor, norm, num_tokens)
+        if not outcome.finite:
+            return StepOutcome(outcome.loss, norm, num_tokens, self._lanes_not_finite(sums))
+        self._activity.phase = f"step {step0 + 1}: updating parameters"
+        self._optimizer.step(lr=lr, num_tokens=divisor, norm=norm)
+        return outcome
+
+    def _accumulate(self, step0: int) -> torch.Tensor:
+        """Forward and backward of all microbatches; this rank's loss sum and number of trained tokens, fp64 [2]."""
+        self._activity.phase = f"step {step0 + 1}: reading rows"
+        expected = self.rows_of_lane(step0)
+        read = self._loader.step(step0) if self._delivery.is_owner else [None] * len(expected)
+        sums = torch.zeros(2, dtype=torch.float64, device=self._comm.device)
+        for m, (microbatch, rows) in enumerate(zip(read, expected, strict=True)):
+            self._activity.phase = f"step {step0 + 1}: microbatch {m + 1} of {len(expected)}"
+            tokens = Rows(*self._delivery.deliver(microbatch, rows))
+            loss, valid = self._model.forward_backward(tokens, first=m == 0, last=m == len(expected) - 1)
+            sums += torch.stack([loss, valid.double()])
+        return sums
+
+    def _lanes_not_finite(self, sums: torch.Tensor) -> tuple[int, ...]:
+        flags = self._comm["world"].stack(sums[:1], "which lane is not finite").flatten().tolist()
+        layout = self._comm.layout
+        ranks = zip(self._comm["world"].ranks, flags, strict=True)
+        return tuple(sorted({layout.lane(rank) for rank, loss in ranks if not math.isfinite(loss)}))
+
+    def export(self, folder: Path) -> None:
+        """Writes the model as a Hugging Face folder from the first rank."""
+        self._activity.phase = "exporting the model"
+        export(self._model, folder, tokenizer=self._data.tokenizer)
