@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -81,7 +81,8 @@ class _Gang:
         launched_at = time.time()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(PRELOAD))
-        with _interrupts_ignored(), _threads_of_a_rank() as num_threads:  # both are inherited
+        resource_tracker.ensure_running()  # the forkserver would start it, and that unblocks signals
+        with _interrupts_blocked(), _threads_of_a_rank() as num_threads:  # both are inherited
             forkserver.ensure_running()
         self._events, sender = context.Pipe(duplex=False)
         for rank, files in enumerate(self._files):
@@ -193,6 +194,16 @@ def _threads_of_a_rank() -> Iterator[int]:
     finally:
         if before is None:
             del os.environ["OMP_NUM_THREADS"]
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Put Ctrl-C off; a process started meanwhile, and those forked from it, never see one."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
