@@ -66,7 +66,9 @@ def config() -> LlamaConfig:
 def rankloom_side(rank: int) -> Side:
     layout = GTPParallelLayout.resolve(world_size=RANKS, tensor_parallel_num_weight_shards=2)
     comm = Communicator(layout, rank, device=torch.device("cpu"), timeout_s=120)
-    model = ShardedModel(ModelPlan.build(ModelSpec.from_config(MODEL), layout), config(), comm, dtype=torch.float32)
+    model = ShardedModel(
+        ModelPlan.build(ModelSpec.from_config(MODEL), layout), config(), comm, dtype=torch.float32
+    )
     fill(model, SeededParameters(0, std=0.02))
     optimizer = ShardedAdamW(
         model.units,
@@ -265,7 +267,9 @@ def show(results: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     parser.add_argument("--repeats", type=int, default=8)
     parser.add_argument("--microbatches", type=int, nargs="+", default=[1, 4])

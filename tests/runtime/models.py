@@ -35,7 +35,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "mlp_bias": True,
     },
-    "qwen2": {k: v for k, v in COMMON.items() if k != "head_dim"} | {"model_type": "qwen2", "tie_word_embeddings": False},
+    "qwen2": {k: v for k, v in COMMON.items() if k != "head_dim"}
+    | {"model_type": "qwen2", "tie_word_embeddings": False},
     "qwen3": {**COMMON, "model_type": "qwen3", "tie_word_embeddings": True},
     "mistral": {**COMMON, "model_type": "mistral", "tie_word_embeddings": False, "sliding_window": 11},
 }
@@ -91,7 +92,10 @@ def random_rows(num_rows: int, *, length: int, seed: int, vocab: int = 101) -> l
 
 def tensor_rows(rows: Sequence[Row], length: int) -> Rows:
     """Whole rows as the model takes them, [B, length]; written here anew, without the package's own packing."""
-    out = {k: torch.zeros(len(rows), length, dtype=torch.int64) for k in ("input_ids", "position_ids", "document_ids")}
+    out = {
+        k: torch.zeros(len(rows), length, dtype=torch.int64)
+        for k in ("input_ids", "position_ids", "document_ids")
+    }
     labels = torch.full((len(rows), length), -100)
     for b, row in enumerate(rows):
         at = 0
@@ -139,10 +143,17 @@ def reference(recipe: Recipe) -> Trajectory:
     with torch.no_grad():
         for p in spec.parameters:
             parameters[p.name].copy_(source.whole(p))
-    small = {p.name for p in spec.parameters if p.role in (Role.NORM, Role.HEAD_NORM, Role.ROW_BIAS, Role.COLUMN_BIAS)}
+    small = {
+        p.name
+        for p in spec.parameters
+        if p.role in (Role.NORM, Role.HEAD_NORM, Role.ROW_BIAS, Role.COLUMN_BIAS)
+    }
     optimizer = torch.optim.AdamW(
         [
-            {"params": [p for n, p in parameters.items() if n not in small], "weight_decay": recipe.weight_decay},
+            {
+                "params": [p for n, p in parameters.items() if n not in small],
+                "weight_decay": recipe.weight_decay,
+            },
             {"params": [p for n, p in parameters.items() if n in small], "weight_decay": 0.0},
         ],
         lr=recipe.lr,

@@ -48,7 +48,9 @@ def step(model: ShardedModel, optimizer: ShardedAdamW, rows: Any, recipe: Recipe
     sums = torch.zeros(2, dtype=torch.float64)
     for m in range(count):
         mine = rows[(m * lanes + lane) * size :][:size]
-        loss, tokens = model.forward_backward(tensor_rows(mine, recipe.length), first=m == 0, last=m == count - 1)
+        loss, tokens = model.forward_backward(
+            tensor_rows(mine, recipe.length), first=m == 0, last=m == count - 1
+        )
         sums += torch.stack([loss, tokens.double()])
     total = comm["gtp_remat_replica"].sum_small(sums, "loss")
     num_tokens = int(total[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankloom.comm.activity import Activity
-from rankloom.comm.communicator import GROUPS, Communicator
+from rankloom.comm.communicator import Communicator
 from rankloom.comm.group import Group, Pending
 
-__all__ = ["GROUPS", "Activity", "Communicator", "Group", "Pending"]
+__all__ = ["Activity", "Communicator", "Group", "Pending"]

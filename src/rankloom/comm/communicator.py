@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 
 import torch
@@ -13,19 +12,9 @@ from rankloom.comm.group import Group
 from rankloom.comm.transport import NativeTransport, PeerTransport, Transport
 from rankloom.errors import RunError
 from rankloom.layout import GTPParallelLayout
+from rankloom.plan import GROUP_AXES
 
-__all__ = ["GROUPS", "Communicator"]
-
-# Name of a group -> (view, axes). The names are the keys of comm_bytes in the metrics.
-GROUPS: Mapping[str, tuple[str, str]] = {
-    "tp": ("weights", "tp"),
-    "gtp_remat": ("weights", "gtp_remat"),
-    "replica": ("weights", "replica"),
-    "gtp_remat_replica": ("weights", "gtp_remat_replica"),
-    "context": ("tokens", "context"),
-    "lane": ("tokens", "lane"),
-    "world": ("weights", "world"),
-}
+__all__ = ["Communicator"]
 
 
 class Communicator:
@@ -51,7 +40,7 @@ class Communicator:
         self._process_groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         self._transports: dict[tuple[int, ...], Transport] = {}
         self._timeout = timedelta(seconds=timeout_s)
-        self._groups = {name: self._make(name, view, axes) for name, (view, axes) in GROUPS.items()}
+        self._groups = {name: self._make(name, view, axes) for name, (view, axes) in GROUP_AXES.items()}
 
     def _make(self, name: str, view: str, axes: str) -> Group:
         ranks = tuple(int(r) for r in getattr(self.layout, view).group_of(self.rank, axes))
@@ -64,7 +53,10 @@ class Communicator:
             return None
         if ranks not in self._transports:
             group = dist.new_group(
-                list(ranks), timeout=self._timeout, use_local_synchronization=True, group_desc=f"rankloom {name}"
+                list(ranks),
+                timeout=self._timeout,
+                use_local_synchronization=True,
+                group_desc=f"rankloom {name}",
             )
             assert isinstance(group, dist.ProcessGroup)
             self._process_groups[ranks] = group
@@ -84,7 +76,9 @@ class Communicator:
         between all ranks. Raises RunError naming rank and axis where they disagree."""
         mine = torch.tensor([self.rank, int(self.layout.fingerprint()[:15], 16)], device=self.device)
         for name, group in self._groups.items():
-            for expected, (rank, fingerprint) in zip(group.ranks, group.stack(mine, "start-up check").tolist(), strict=True):
+            for expected, (rank, fingerprint) in zip(
+                group.ranks, group.stack(mine, "start-up check").tolist(), strict=True
+            ):
                 if rank != expected:
                     raise RunError(
                         f"rank {self.rank}: its {name} group holds rank {rank} where the layout has rank {expected} "

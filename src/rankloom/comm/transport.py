@@ -70,7 +70,9 @@ class PeerTransport:
 
     def _peers(self) -> list[tuple[int, int]]:
         """(send to, receive from), each rank starting with its neighbour so that no rank is flooded."""
-        return [((self._index + d) % self._size, (self._index - d) % self._size) for d in range(1, self._size)]
+        return [
+            ((self._index + d) % self._size, (self._index - d) % self._size) for d in range(1, self._size)
+        ]
 
     def all_gather(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Flight:
         works: list[Work] = []

@@ -38,7 +38,9 @@ class ContextTokens:
             return None
         key = (m, n, window if window is not None and n > window else None)
         if key not in self.masks:
-            distance = torch.arange(n - m, n, device=device)[:, None] - torch.arange(n, device=device)[None, :]
+            distance = (
+                torch.arange(n - m, n, device=device)[:, None] - torch.arange(n, device=device)[None, :]
+            )
             self.masks[key] = (distance >= 0) if key[2] is None else (distance >= 0) & (distance < key[2])
         return self.masks[key]
 
@@ -114,7 +116,13 @@ def _row(
         mask = tokens.mask(segment, window, q.device)
         outputs.append(
             F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
+                q,
+                k,
+                v,
+                attn_mask=mask,
+                is_causal=mask is None,
+                scale=scaling,
+                enable_gqa=q.shape[1] != k.shape[1],
             )
         )
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)

@@ -37,7 +37,9 @@ class Segment:
         return self.key_stop - self.key_start
 
 
-def segments_of_row(document_ids: npt.NDArray[np.int32], slices: ContextSlices, *, rank: int) -> list[Segment]:
+def segments_of_row(
+    document_ids: npt.NDArray[np.int32], slices: ContextSlices, *, rank: int
+) -> list[Segment]:
     """Segments of one row in the order of the local queries; ``document_ids`` [S] of the whole row, ascending."""
     borders = np.flatnonzero(np.diff(document_ids)) + 1
     starts = np.concatenate([[0], borders])

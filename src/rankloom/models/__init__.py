@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rankloom.models.copies import verify_copies
 from rankloom.models.export import export, logical_parameters
 from rankloom.models.sharded import Rows, ShardedModel
 from rankloom.models.sources import SafetensorsFolder, SeededParameters, fill
@@ -14,4 +15,5 @@ __all__ = [
     "export",
     "fill",
     "logical_parameters",
+    "verify_copies",
 ]

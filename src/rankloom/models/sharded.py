@@ -16,6 +16,7 @@ from rankloom.context import ATTENTION_NAME, ContextSlices, ContextTokens, atten
 from rankloom.errors import UserError
 from rankloom.models.wiring import first_vocabulary_row, wire
 from rankloom.plan import ModelPlan
+from rankloom.plan.gathers import training_visits
 from rankloom.weights import (
     IGNORE,
     GatherSchedule,
@@ -68,7 +69,7 @@ class ShardedModel:
             for u in plan.weights
         ]
         self.small = SmallUnit(plan.small, comm, dtype=dtype, partial_numel=plan.small_partial_numel)
-        self.schedule = GatherSchedule(self.units)
+        self.schedule = GatherSchedule(self.units, training_visits=training_visits(plan))
         self.reducer = GradientReducer()
         self._region = TensorParallelRegion(comm["tp"], plan.layout.sequence_parallel)
         handles = {

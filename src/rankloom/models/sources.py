@@ -87,11 +87,17 @@ class SafetensorsFolder:
             _listed("unexpected", sorted(present - expected.keys())),
             _listed(
                 "of another shape",
-                [f"{n} is {list(s)}, config says {list(expected[n])}" for n, s in shapes.items() if s != expected[n]],
+                [
+                    f"{n} is {list(s)}, config says {list(expected[n])}"
+                    for n, s in shapes.items()
+                    if s != expected[n]
+                ],
             ),
         ]
         if any(problems):
-            raise UserError(f"the weights in {folder} do not fit its config.json: " + "; ".join(p for p in problems if p))
+            raise UserError(
+                f"the weights in {folder} do not fit its config.json: " + "; ".join(p for p in problems if p)
+            )
 
 
 def _listed(what: str, names: Sequence[str]) -> str:

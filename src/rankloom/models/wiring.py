@@ -43,7 +43,9 @@ def _set_forward(module: nn.Module, forward: Callable[..., Tensor]) -> None:
     module.__dict__["forward"] = forward
 
 
-def _forward_of(module: nn.Module, handle: WeightHandle, region: TensorParallelRegion) -> Callable[..., Tensor]:
+def _forward_of(
+    module: nn.Module, handle: WeightHandle, region: TensorParallelRegion
+) -> Callable[..., Tensor]:
     bias = module._parameters.get("bias")
     role = handle.placement.spec.role
     if role is Role.EMBEDDING:
@@ -64,7 +66,9 @@ def _no_logits(*_: Any, **__: Any) -> Tensor:
     raise RuntimeError("the output head is part of the loss; whole logits are never computed")
 
 
-def _embedding(module: nn.Module, handle: WeightHandle, region: TensorParallelRegion) -> Callable[..., Tensor]:
+def _embedding(
+    module: nn.Module, handle: WeightHandle, region: TensorParallelRegion
+) -> Callable[..., Tensor]:
     anchor = torch.zeros((), requires_grad=True, device=handle.unit.stored.device)
     first_row = first_vocabulary_row(handle.placement, region)
     padding_id = getattr(module, "padding_idx", None)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from rankloom.plan.batch import BatchArithmetic, sequence_multiple
+from rankloom.plan.collectives import (
+    GROUP_AXES,
+    CollectiveRecord,
+    StepShape,
+    bytes_by_group,
+    step_collectives,
+)
 from rankloom.plan.model_plan import FlatUnit, ModelPlan, PieceRange
 from rankloom.plan.model_spec import ModelSpec, ParameterSpec, Role
 from rankloom.plan.placement import Box, Placement, place
 
 __all__ = [
+    "GROUP_AXES",
     "BatchArithmetic",
     "Box",
+    "CollectiveRecord",
     "FlatUnit",
     "ModelPlan",
     "ModelSpec",
@@ -17,6 +26,9 @@ __all__ = [
     "PieceRange",
     "Placement",
     "Role",
+    "StepShape",
+    "bytes_by_group",
     "place",
     "sequence_multiple",
+    "step_collectives",
 ]

@@ -75,7 +75,9 @@ def model_plan(resolved: ResolvedConfig, *, vocab_size: int) -> ModelPlan:
     return ModelPlan.build(spec, resolved.layout)
 
 
-def build_model(resolved: ResolvedConfig, plan: ModelPlan, comm: Communicator, data: PreparedData) -> ShardedModel:
+def build_model(
+    resolved: ResolvedConfig, plan: ModelPlan, comm: Communicator, data: PreparedData
+) -> ShardedModel:
     """The sharded model with its parameters: from the model folder, or drawn from train.seed."""
     config = _hf_config(resolved, plan, data)
     model = ShardedModel(

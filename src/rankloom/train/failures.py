@@ -149,5 +149,5 @@ def _last_lines(failed: RankExit) -> list[str]:
     """The traceback is left to the log: its end, the reason, has been said, and --debug shows it."""
     trace = failed.record.trace.rstrip() if failed.record is not None else ""
     lines = failed.output.rstrip().removesuffix(trace).rstrip().splitlines()[-_NUM_LAST_LINES:]
-    place = [f"its log: {failed.log}"] if failed.log else []
+    place = [f"its log: {failed.log}"] if failed.output else []  # an empty one is removed
     return [*(["the last it printed:"] if lines else []), *(f"  {line}" for line in lines), *place]

@@ -23,7 +23,7 @@ from rankloom.train.nonfinite import write_report
 from rankloom.train.reporting import Reporter
 from rankloom.train.worker import StepOutcome, Worker
 
-__all__ = ["run_rank"]
+__all__ = ["run_connected", "run_rank"]
 
 
 def run_rank(
@@ -41,9 +41,20 @@ def run_rank(
     Raises UserError and RunError; whatever it raises, the process is expected to end.
     """
     assert world_size == resolved.layout.world_size
-    phases = _Phases(reporter, activity)
-    with phases("connect the ranks"):
+    with _Phases(reporter, activity)("connect the ranks"):
         comm = connect(resolved, rank=rank, local_rank=local_rank, init_method=init_method, activity=activity)
+    summary = run_connected(resolved, comm, reporter=reporter)
+    comm.close()
+    dist.destroy_process_group()
+    return summary
+
+
+def run_connected(
+    resolved: ResolvedConfig, comm: Communicator, *, reporter: Reporter
+) -> Mapping[str, object]:
+    """The same once this rank has its groups; leaves them as they are."""
+    activity = comm.activity
+    phases = _Phases(reporter, activity)
     with phases("prepare the data"):
         data = prepare(resolved)
     with phases("build the model"):
@@ -58,9 +69,8 @@ def run_rank(
         reporter.note(fact)
     summary = _train(resolved, worker, comm, data, reporter=reporter, max_steps=max_steps)
     folder = Path(resolved.checkpoint.dir) / "model"
+    worker.verify_copies()
     worker.export(folder)
-    comm.close()
-    dist.destroy_process_group()
     return {**summary, "model": str(folder), "metrics": resolved.logging.metrics}
 
 
@@ -112,7 +122,9 @@ def _train(
     metrics = MetricsFile(str(resolved.logging.metrics)) if comm["world"].index == 0 else None
     reporter.start(max_steps=max_steps, first_step=1)
     for step in range(1, max_steps + 1):
-        row = _one_step(resolved, worker, data, accounting, rate, step=step, reporter=reporter, first=metrics is not None)
+        row = _one_step(
+            resolved, worker, data, accounting, rate, step=step, reporter=reporter, first=metrics is not None
+        )
         if metrics is not None:
             metrics.write(row)
         reporter.step(row)

@@ -32,7 +32,11 @@ def write_report(
                 "lane": lane,
                 "loss_is_finite": lane not in outcome.bad_lanes,
                 "rows": [
-                    {"row": row.row_id, "epoch": row.epoch, "records": [data.dataset.record_name(r) for r in row.records]}
+                    {
+                        "row": row.row_id,
+                        "epoch": row.epoch,
+                        "records": [data.dataset.record_name(r) for r in row.records],
+                    }
                     for microbatch in dealt
                     for row in microbatch
                     if not row.is_filler

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["RankTask", "RunFunction", "last_user_frame", "local_rank_main", "run_watched", "train"]
 
 
+_WORTH_TELLING_S = 0.1
+
+
 class RunFunction(Protocol):
     """Trains as one rank of ``resolved.layout``: joins the process group at ``init_method``, returns a
     summary.
@@ -67,8 +70,12 @@ def train(
     activity: Activity,
 ) -> Mapping[str, object]:
     """The RunFunction of real runs."""
+    started = time.monotonic()
     from rankloom.train.loop import run_rank
 
+    import_s = time.monotonic() - started
+    if import_s > _WORTH_TELLING_S:  # not where ranks are forked from a process that has it
+        reporter.phase("import the libraries", import_s)
     return run_rank(
         resolved,
         rank=rank,

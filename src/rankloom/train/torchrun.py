@@ -113,9 +113,12 @@ def run_torchrun(
     Raises UserError or RunError, and SystemExit with the same code on ranks that leave the message to
     another.
     """
+    started = time.monotonic()
     from rankloom.comm.activity import Activity
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C: torchrun ends and says so; ranks need not
+    reporter = reporter if environment.rank == 0 else SilentReporter()
+    reporter.phase("import torch", time.monotonic() - started)
     activity = Activity()
     try:
         run_watched(
@@ -124,7 +127,7 @@ def run_torchrun(
             rank=environment.rank,
             local_rank=environment.local_rank,
             init_method="env://",
-            reporter=reporter if environment.rank == 0 else SilentReporter(),
+            reporter=reporter,
             activity=activity,
             connect=lambda: environment.connect(timeout_s=resolved.comm.timeout_s),
             on_hang=lambda report: print(f"rankloom train: {report}", file=sys.stderr, flush=True),

@@ -15,7 +15,7 @@ from rankloom.data import LaneLoader, PreparedData, Row
 from rankloom.data.delivery import Delivery, check_lanes
 from rankloom.data.lanes import deal
 from rankloom.errors import RunError
-from rankloom.models import Rows, ShardedModel, export
+from rankloom.models import Rows, ShardedModel, export, verify_copies
 from rankloom.optim import ShardedAdamW
 
 __all__ = ["StepOutcome", "Worker"]
@@ -97,6 +97,8 @@ class Worker:
         self._activity.phase = f"step {step0 + 1}: reducing gradients"
         total = self._comm["gtp_remat_replica"].sum_small(sums, "loss")
         loss, num_tokens = total[0].item(), int(total[1].item())
+        if num_tokens != (planned := self._data.stream.counts(step0).valid_tokens):
+            raise RunError(f"step {step0 + 1} trained on {num_tokens} tokens, its rows have {planned}")
         divisor = max(1, num_tokens)
         self._optimizer.finish_reductions()
         norm = self._optimizer.gradient_norm(divisor)
@@ -125,6 +127,11 @@ class Worker:
         layout = self._comm.layout
         ranks = zip(self._comm["world"].ranks, flags, strict=True)
         return tuple(sorted({layout.lane(rank) for rank, loss in ranks if not math.isfinite(loss)}))
+
+    def verify_copies(self) -> None:
+        """Compares all copies of all parameters. Raises RunError naming a parameter and two ranks that differ."""
+        self._activity.phase = "comparing copies of parameters"
+        verify_copies(self._model)
 
     def export(self, folder: Path) -> None:
         """Writes the model as a Hugging Face folder from the first rank."""

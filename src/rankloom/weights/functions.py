@@ -52,7 +52,9 @@ def vocabulary_rows(
     """Embeds ``ids`` [B, S] with this rank's rows [V, H] of the table, which start at token id ``first_row``: zeros for
     all other ids, so that the sum over tp is the embedding. ``anchor`` (any tensor that requires a gradient) is what
     makes autograd call the backward, as ids carry none. As in torch.nn.Embedding, ``padding_id`` gets no gradient."""
-    return _VocabularyRows.apply(anchor, ids - first_row, handle, None if padding_id is None else padding_id - first_row)
+    return _VocabularyRows.apply(
+        anchor, ids - first_row, handle, None if padding_id is None else padding_id - first_row
+    )
 
 
 class _VocabularyRows(torch.autograd.Function):

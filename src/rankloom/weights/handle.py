@@ -75,15 +75,11 @@ class WeightHandle:
 
     def add_gradient(self, grad_output: Tensor, inputs: Tensor) -> None:
         """Adds grad_output^T @ inputs, [T, rows] and [T, cols]."""
-        self.unit.add_gradient(
-            self.name, grad_output, inputs, first_microbatch=self.reducer.first_microbatch
-        )
+        self.unit.add_gradient(self.name, grad_output, inputs, first_microbatch=self.reducer.first_microbatch)
 
     def add_row_gradient(self, rows: Tensor, grad_rows: Tensor) -> None:
         """Adds ``grad_rows`` [n, cols] to ``rows`` [n]."""
-        self.unit.add_row_gradient(
-            self.name, rows, grad_rows, first_microbatch=self.reducer.first_microbatch
-        )
+        self.unit.add_row_gradient(self.name, rows, grad_rows, first_microbatch=self.reducer.first_microbatch)
 
     def gradient_written(self) -> None:
         """This user has added all of its gradient for the present microbatch."""

@@ -1,10 +1,10 @@
 """When weights are gathered and freed: the next unit is on its way while the present one computes.
 
-A *visit* is a stretch of uses of one unit; the *trace* is the sequence of visits of one microbatch, forward and
-backward. It is learned in the first microbatch and followed from then on: at each visit the gather of the next one is
-launched and every unit that is not used again within ``KEEP`` visits is freed. All ranks run the same modules in the same order, so all of them launch the same
-gathers in the same order. Nothing gathered outlives the microbatch, so no weight can be older than the last
-optimizer step, whether or not activations are recomputed.
+A *visit* is a stretch of uses of one unit. The plan says which visits a microbatch makes; where it does not (or the
+model goes another way) they are learned once. At each visit the gather of the next one is launched, and every unit
+whose next visit is more than ``KEEP`` away is freed. All ranks run the same modules in the same order, so all of them
+launch the same gathers in the same order. Nothing gathered outlives the microbatch, so no weight can be older than the
+last optimizer step, whether or not activations are recomputed.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from rankloom.plan.gathers import KEEP
 from rankloom.weights.unit import WeightUnit
 
 __all__ = ["GatherSchedule"]
 
-KEEP = 2
-
 
 class GatherSchedule:
-    """Decides for all ``units`` of one model."""
+    """Decides for all ``units`` of one model. ``training_visits`` are names of units, in the order of their visits."""
 
-    def __init__(self, units: Sequence[WeightUnit]) -> None:
+    def __init__(self, units: Sequence[WeightUnit], *, training_visits: Sequence[str]) -> None:
         self._units = tuple(units)
-        self._traces: dict[str, list[WeightUnit]] = {}
+        by_name = {unit.name: unit for unit in units}
+        self._traces = {"train": [by_name[name] for name in training_visits]}
         self._mode = ""
         self._seen: list[WeightUnit] = []
         self._expected: list[WeightUnit] = []

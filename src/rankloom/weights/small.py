@@ -19,9 +19,7 @@ __all__ = ["SmallUnit"]
 class SmallUnit:
     """``stored`` [stored_numel] in the dtype of the model, ``gradients`` fp32 [stored_numel]."""
 
-    def __init__(
-        self, unit: FlatUnit, comm: Communicator, *, dtype: torch.dtype, partial_numel: int
-    ) -> None:
+    def __init__(self, unit: FlatUnit, comm: Communicator, *, dtype: torch.dtype, partial_numel: int) -> None:
         self.plan = unit
         self.name = unit.name
         self.stored = torch.zeros(unit.stored_numel, dtype=dtype, device=comm.device)
