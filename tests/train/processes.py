@@ -44,6 +44,18 @@ class Launch:
                 continue  # it ended in the meantime, or is another user's
         return found
 
+    def rank_pids(self, folder: Path) -> dict[int, int]:
+        """The process of each rank, told by the log in ``folder`` that it prints to."""
+        found = {}
+        for link in Path("/proc").glob("[0-9]*/fd/1"):
+            try:
+                target = link.readlink()
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+            if target.parent == folder and target.name.startswith("rank-"):
+                found[int(target.stem.removeprefix("rank-"))] = int(link.parts[2])
+        return found
+
 
 def until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
     deadline = time.monotonic() + timeout_s

@@ -28,7 +28,7 @@ def mapping(folder: Path, *, world_size: int | None = 4) -> dict[str, dict[str, 
         "intermediate_size": 32,
         "num_hidden_layers": 1,
         "num_attention_heads": 2,
-        "vocab_size": 300,
+        "vocab_size": 512,
     }
     shards = world_size or 4
     cluster = {"world_size": world_size} if world_size else {}

@@ -27,7 +27,8 @@ SUMMARY_KEYS = (
     "model",
     "metrics",
 )
-_NUM_PLAIN_LINES = 20  # about so many lines for the steps of a run that is not shown on a terminal
+_NUM_PLAIN_LINES = 20  # about so many lines for the steps of a run that is not shown on a terminal,
+_LONGEST_SILENCE_S = 30.0  # and more where steps are slow
 
 
 class ConsoleReporter:
@@ -46,6 +47,7 @@ class ConsoleReporter:
         self._since = time.monotonic() if since is None else since
         self._in_phases_s = 0.0
         self._first_step, self._max_steps, self._every = 1, 0, 1
+        self._last_line_at = 0.0
         self._status: Status | None = None
         self._progress: Progress | None = None
         self._task: TaskID | None = None
@@ -87,13 +89,19 @@ class ConsoleReporter:
         facts = _facts(metrics)
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=step, facts=facts)
-        elif step in (self._first_step, self._max_steps) or step % self._every == 0:
+        elif self._deserves_a_line(step):
+            self._last_line_at = time.monotonic()
             self._print(f"step {step}/{self._max_steps}  {facts}")
 
     def finish(self, summary: Mapping[str, object]) -> None:
         self._take_down()
         for line in _summary_lines(summary):
             self._result.print(line, markup=False)
+
+    def _deserves_a_line(self, step: int) -> bool:
+        if step in (self._first_step, self._max_steps) or step % self._every == 0:
+            return True
+        return time.monotonic() - self._last_line_at >= _LONGEST_SILENCE_S
 
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)
