@@ -1,11 +1,11 @@
-"""One optimizer step of rankloom against stock FSDP2 with hybrid sharding, on the same model, batch and ranks.
+"""One optimizer step of rankloom against stock FSDP2 with hybrid sharding, on the same model, batch and
+ranks.
 
     python benchmarks/train_step.py [--json FILE] [--profile]
 
-4 ranks on gloo, weights cut over 2 and copied 2 times (W 2, two replicas; FSDP2 on a 2 x 2 mesh), one thread a rank.
-Step times alternate between the two in one run; memory is measured with each of them alone. Bytes are those of the
-loopback interface for both, so that neither is judged by its own count.
-"""
+4 ranks on gloo, weights cut over 2 and copied 2 times (W 2, two replicas; FSDP2 on a 2 x 2 mesh), one thread
+a rank. Step times alternate between the two in one run; memory is measured with each of them alone. Bytes are
+those of the loopback interface for both, so that neither is judged by its own count."""
 
 from __future__ import annotations
 

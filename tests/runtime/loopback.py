@@ -1,5 +1,5 @@
-"""Run as a program in a network namespace of its own: exchanges among four ranks, counted by the groups that send and
-by the loopback interface. Prints both numbers of bytes as JSON."""
+"""Run as a program in a network namespace of its own: exchanges among four ranks, counted by the groups that
+send and by the loopback interface. Prints both numbers of bytes as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tiny models and rows of tokens for multi-rank tests, and the same step in one process with plain transformers."""
+"""Tiny models and rows of tokens for multi-rank tests, and the same step in one process with plain
+transformers."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ SEED = 11
 
 
 class PretrainedLike(SeededParameters):
-    """As fresh parameters, but with norms and biases that have been trained, so that every cut of them shows."""
+    """As fresh parameters, but with norms and biases that have been trained, so that every cut of them
+    shows."""
 
     def __init__(self) -> None:
         super().__init__(SEED, std=STD)
@@ -73,7 +75,8 @@ def hf_config(family: str) -> Any:
 
 
 def random_rows(num_rows: int, *, length: int, seed: int, vocab: int = 101) -> list[Row]:
-    """Rows with one to four documents each, uneven trained spans, some padding; the last row trains on nothing."""
+    """Rows with one to four documents each, uneven trained spans, some padding; the last row trains on
+    nothing."""
     rng = np.random.default_rng(seed)
     rows = []
     for i in range(num_rows):
@@ -91,7 +94,8 @@ def random_rows(num_rows: int, *, length: int, seed: int, vocab: int = 101) -> l
 
 
 def tensor_rows(rows: Sequence[Row], length: int) -> Rows:
-    """Whole rows as the model takes them, [B, length]; written here anew, without the package's own packing."""
+    """Whole rows as the model takes them, [B, length]; written here anew, without the package's own
+    packing."""
     out = {
         k: torch.zeros(len(rows), length, dtype=torch.int64)
         for k in ("input_ids", "position_ids", "document_ids")

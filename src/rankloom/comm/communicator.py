@@ -18,8 +18,9 @@ __all__ = ["Communicator"]
 
 
 class Communicator:
-    """Groups of ``rank`` in ``layout``, each rank set made once. ``torch.distributed`` must be initialised, and all
-    ranks of the layout must construct theirs together, in the same order relative to other communicators.
+    """Groups of ``rank`` in ``layout``, each rank set made once. ``torch.distributed`` must be initialised,
+    and all ranks of the layout must construct theirs together, in the same order relative to other
+    communicators.
 
     ``timeout_s`` is what a process group itself waits; the watchdog acts before.
     """
@@ -48,7 +49,8 @@ class Communicator:
         return Group(name, ranks, index, self.activity, self._transport(ranks, index, name))
 
     def _transport(self, ranks: tuple[int, ...], index: int, name: str) -> Transport | None:
-        """One transport a rank set, so that groups of the same ranks share its threads and its sequence of tags."""
+        """One transport a rank set, so that groups of the same ranks share its threads and its sequence of
+        tags."""
         if len(ranks) == 1:
             return None
         if ranks not in self._transports:
@@ -72,8 +74,8 @@ class Communicator:
         return {name: group.bytes_sent for name, group in self._groups.items()}
 
     def verify(self) -> None:
-        """Gathers the ranks over every real group and compares them with the layout, and the layout's fingerprint
-        between all ranks. Raises RunError naming rank and axis where they disagree."""
+        """Gathers the ranks over every real group and compares them with the layout, and the layout's
+        fingerprint between all ranks. Raises RunError naming rank and axis where they disagree."""
         mine = torch.tensor([self.rank, int(self.layout.fingerprint()[:15], 16)], device=self.device)
         for name, group in self._groups.items():
             for expected, (rank, fingerprint) in zip(
@@ -81,13 +83,13 @@ class Communicator:
             ):
                 if rank != expected:
                     raise RunError(
-                        f"rank {self.rank}: its {name} group holds rank {rank} where the layout has rank {expected} "
-                        f"(group {list(group.ranks)}); {self.layout.coords(self.rank).describe()}"
+                        f"rank {self.rank}: its {name} group holds rank {rank} where the layout has rank "
+                        f"{expected} (group {list(group.ranks)}); {self.layout.coords(self.rank).describe()}"
                     )
                 if fingerprint != mine[1]:
                     raise RunError(
-                        f"rank {rank} was started with another layout than rank {self.rank} (seen in the {name} group): "
-                        "all ranks must be given the same parallel settings"
+                        f"rank {rank} was started with another layout than rank {self.rank} (seen in the "
+                        f"{name} group): all ranks must be given the same parallel settings"
                     )
 
     def close(self) -> None:

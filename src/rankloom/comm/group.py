@@ -19,7 +19,8 @@ __all__ = ["Group", "Pending"]
 
 @dataclass
 class Pending:
-    """A collective under way. ``wait`` blocks (or makes the stream wait) until its result is there; once is enough."""
+    """A collective under way. ``wait`` blocks (or makes the stream wait) until its result is there; once is
+    enough."""
 
     flight: Flight
     group: str
@@ -41,8 +42,9 @@ class Pending:
 
 @dataclass
 class Group:
-    """The ranks of one group in ascending order. ``index`` is this rank's place among them, which is its index in the
-    view the group belongs to. ``bytes_sent`` counts the tensors handed to each send of this rank."""
+    """The ranks of one group in ascending order. ``index`` is this rank's place among them, which is its
+    index in the view the group belongs to. ``bytes_sent`` counts the tensors handed to each send of this
+    rank."""
 
     name: str
     ranks: tuple[int, ...]
@@ -65,8 +67,8 @@ class Group:
         return Pending(flight, self.name, what, sequence, self.activity)
 
     def all_gather(self, pairs: Sequence[tuple[Tensor, Tensor]], what: str) -> Pending:
-        """Fills each ``full`` [n * k] with every member's ``own`` [k], in member order. Contiguous, one dtype a pair;
-        ``own`` may be this rank's chunk of ``full``."""
+        """Fills each ``full`` [n * k] with every member's ``own`` [k], in member order. Contiguous, one dtype
+        a pair; ``own`` may be this rank's chunk of ``full``."""
 
         def alone() -> None:
             for full, own in pairs:
@@ -78,9 +80,10 @@ class Group:
     def reduce_scatter(
         self, pairs: Sequence[tuple[Tensor, Tensor]], what: str, *, accumulate: bool = False
     ) -> Pending:
-        """Sums chunk ``index`` of every member's ``full`` [n * k] into ``total`` [k], in the dtype of ``total`` and in
-        member order. With ``accumulate`` the sum is added to what ``total`` holds. ``total`` may be this rank's own
-        chunk of ``full`` only without ``accumulate`` and in a group whose sum is not yet read elsewhere."""
+        """Sums chunk ``index`` of every member's ``full`` [n * k] into ``total`` [k], in the dtype of
+        ``total`` and in member order. With ``accumulate`` the sum is added to what ``total`` holds. ``total``
+        may be this rank's own chunk of ``full`` only without ``accumulate`` and in a group whose sum is not
+        yet read elsewhere."""
 
         def alone() -> None:
             for total, full in pairs:
@@ -96,7 +99,8 @@ class Group:
         return self._launch(what, lambda t: t.broadcast(tensor, root=root), lambda: None)
 
     def all_reduce(self, tensor: Tensor, what: str) -> Tensor:
-        """The sum of all members' tensors, in a new tensor of the same shape and dtype; bf16 is summed in fp32.
+        """The sum of all members' tensors, in a new tensor of the same shape and dtype; bf16 is summed in
+        fp32.
 
         A reduce-scatter and an all-gather: 2 (n - 1) ceil(numel / n) elements sent a rank.
         """
@@ -120,8 +124,8 @@ class Group:
         return full
 
     def sum_small(self, tensor: Tensor, what: str) -> Tensor:
-        """The sum of a few numbers over the members: gathered, then added in member order on every rank, so that all
-        of them hold the same bits. (n - 1) numel elements sent a rank."""
+        """The sum of a few numbers over the members: gathered, then added in member order on every rank, so
+        that all of them hold the same bits. (n - 1) numel elements sent a rank."""
         total = torch.zeros_like(tensor)
         for part in self.stack(tensor, what):
             total += part

@@ -1,10 +1,10 @@
 """How bytes move inside one process group: point to point on gloo, native collectives elsewhere (NCCL).
 
-Both transports offer the same two primitives on lists of tensors, asynchronously; everything else is built from them.
-Gloo's own all-gather and reduce-scatter send 1.3 to 2 times the bytes needed, so there they are exchanges between
-peers: (n - 1) messages a rank, received in place. Every exchange has tags of its own, so two of them launched in a
-different order on two ranks can never swap data: they wait for each other, and the watchdog names them.
-"""
+Both transports offer the same two primitives on lists of tensors, asynchronously; everything else is built
+from them. Gloo's own all-gather and reduce-scatter send 1.3 to 2 times the bytes needed, so there they are
+exchanges between peers: (n - 1) messages a rank, received in place. Every exchange has tags of its own, so
+two of them launched in a different order on two ranks can never swap data: they wait for each other, and the
+watchdog names them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Work(Protocol):
 
 @dataclass
 class Flight:
-    """Operations under way. ``landed`` runs after all of them, e.g. to sum what arrived; ``keep`` holds their tensors."""
+    """Operations under way. ``landed`` runs after all of them, e.g. to sum what arrived; ``keep`` holds their
+    tensors."""
 
     works: Sequence[Work]
     bytes_sent: int
@@ -36,7 +37,8 @@ class Flight:
 
 
 class Transport(Protocol):
-    """``pairs`` are (full [n * k], own [k]) for a gather and (total fp32 or fp64 [k], full [n * k]) for a reduction."""
+    """``pairs`` are (full [n * k], own [k]) for a gather and (total fp32 or fp64 [k], full [n * k]) for a
+    reduction."""
 
     def all_gather(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Flight: ...
 
@@ -118,9 +120,8 @@ class PeerTransport:
 class NativeTransport:
     """The backend's own collectives. Bytes are those of a ring: (n - 1) / n of the full tensor a rank.
 
-    ``wait`` of a flight makes the current stream wait, not the host; tensors are held until then, so the caching
-    allocator cannot hand their memory out while the communication stream still reads it.
-    """
+    ``wait`` of a flight makes the current stream wait, not the host; tensors are held until then, so the
+    caching allocator cannot hand their memory out while the communication stream still reads it."""
 
     def __init__(self, process_group: dist.ProcessGroup, *, index: int, size: int) -> None:
         self._pg = process_group
@@ -135,7 +136,7 @@ class NativeTransport:
         return Flight([works], sent, keep=[t for pair in pairs for t in pair])
 
     def reduce_scatter(self, pairs: Sequence[tuple[Tensor, Tensor]], *, accumulate: bool) -> Flight:
-        # An exchange and a local sum: as many bytes as a reduce-scatter, and bf16 gradients are summed in fp32.
+        # An exchange and a local sum: as many bytes as a reduce-scatter, and bf16 is summed in fp32.
         works: list[Work] = []
         arrived: list[Tensor] = []
         for _, full in pairs:

@@ -1,7 +1,7 @@
 """Attention of local queries over the whole row: keys and values are gathered over the context group.
 
-Legend: B rows, N query heads and K key/value heads of this TP rank, S tokens of a row, s = S / C local ones, D head dim.
-"""
+Legend: B rows, N query heads and K key/value heads of this TP rank, S tokens of a row, s = S / C local ones,
+D head dim."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from rankloom.comm import Group
 from rankloom.context.segments import Segment
@@ -83,10 +83,12 @@ def attention_forward(
     rankloom_tokens: ContextTokens | None = None,
     **_: object,
 ) -> tuple[Tensor, None]:
-    """The attention function of every layer, in the form transformers calls it: query [B, N, s, D], key and value
-    [B, K, s, D] to [B, s, N, D]. Positions are already rotated in; documents and causal order come with
+    """The attention function of every layer, in the form transformers calls it: query [B, N, s, D], key and
+    value [B, K, s, D] to [B, s, N, D]. Positions are already rotated in; documents and causal order come with
     ``rankloom_tokens``."""
-    assert rankloom_tokens is not None and attention_mask is None and dropout == 0.0
+    assert rankloom_tokens is not None
+    assert attention_mask is None
+    assert dropout == 0.0
     tokens = rankloom_tokens
     if tokens.group.size > 1:
         key, value = _GatherKeysValues.apply(key, value, tokens)
@@ -115,7 +117,7 @@ def _row(
         v = value.narrow(2, segment.key_start, segment.num_keys)
         mask = tokens.mask(segment, window, q.device)
         outputs.append(
-            F.scaled_dot_product_attention(
+            functional.scaled_dot_product_attention(
                 q,
                 k,
                 v,

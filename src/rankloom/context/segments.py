@@ -1,9 +1,8 @@
 """Which keys each query of this rank may see: a list of rectangles, worked out once a microbatch.
 
-A packed row holds documents one after the other. A *segment* is a run of local queries that lie in one document and in
-one chunk of the row; its keys start where the document starts and end where the segment ends. Padding at the end of a
-row is a document of its own, so every query has at least its own key.
-"""
+A packed row holds documents one after the other. A *segment* is a run of local queries that lie in one
+document and in one chunk of the row; its keys start where the document starts and end where the segment ends.
+Padding at the end of a row is a document of its own, so every query has at least its own key."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ __all__ = ["Segment", "segments_of_row"]
 
 @dataclass(frozen=True)
 class Segment:
-    """Local queries [query_start, query_stop) against keys [key_start, key_stop) of the whole row; the last query and
-    the last key are the same token."""
+    """Local queries [query_start, query_stop) against keys [key_start, key_stop) of the whole row; the last
+    query and the last key are the same token."""
 
     query_start: int
     query_stop: int
@@ -40,7 +39,8 @@ class Segment:
 def segments_of_row(
     document_ids: npt.NDArray[np.int32], slices: ContextSlices, *, rank: int
 ) -> list[Segment]:
-    """Segments of one row in the order of the local queries; ``document_ids`` [S] of the whole row, ascending."""
+    """Segments of one row in the order of the local queries; ``document_ids`` [S] of the whole row,
+    ascending."""
     borders = np.flatnonzero(np.diff(document_ids)) + 1
     starts = np.concatenate([[0], borders])
     stops = np.concatenate([borders, [len(document_ids)]])

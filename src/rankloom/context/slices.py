@@ -1,8 +1,8 @@
-"""Which tokens of a sequence a context rank holds: two chunks, one from each end, so that causal work is equal.
+"""Which tokens of a sequence a context rank holds: two chunks, one from each end, so that causal work is
+equal.
 
-A sequence of S tokens is cut into 2C chunks for C context ranks; rank c holds chunks c and 2C - 1 - c ("zigzag").
-Example, S = 8, C = 2: rank 0 holds tokens 0 1 6 7, rank 1 holds 2 3 4 5.
-"""
+A sequence of S tokens is cut into 2C chunks for C context ranks; rank c holds chunks c and 2C - 1 - c
+("zigzag"). Example, S = 8, C = 2: rank 0 holds tokens 0 1 6 7, rank 1 holds 2 3 4 5."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class ContextSlices:
         return torch.cat([tokens[:, a:b] for a, b in self.chunks(rank)], dim=1)
 
     def join(self, parts: Tensor, *, dim: int) -> Tensor:
-        """The whole sequence along ``dim`` from the parts of all ranks, stacked on dim 0 (which ``dim`` does not count):
-        [C, ..., S / C, ...] to [..., S, ...]."""
+        """The whole sequence along ``dim`` from the parts of all ranks, stacked on dim 0 (which ``dim`` does
+        not count): [C, ..., S / C, ...] to [..., S, ...]."""
         pieces = []
         for rank, part in enumerate(parts.unbind(0)):
             at = 0

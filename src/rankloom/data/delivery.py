@@ -1,9 +1,8 @@
 """Rows from a lane's owner to all ranks of the lane.
 
-The owner (tp = context = 0, the first rank of its lane group) reads; everybody else receives the same integers. With
-them travel the numbers of the rows, and every rank compares them with the rows it expects for its lane, so that a rank
-can never train on another lane's rows.
-"""
+The owner (tp = context = 0, the first rank of its lane group) reads; everybody else receives the same
+integers. With them travel the numbers of the rows, and every rank compares them with the rows it expects for
+its lane, so that a rank can never train on another lane's rows."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ __all__ = ["Delivery", "check_lanes"]
 
 
 class Delivery:
-    """Hands microbatches of ``micro_batch_size`` rows of ``sequence_length`` tokens to the ranks of this lane."""
+    """Hands microbatches of ``micro_batch_size`` rows of ``sequence_length`` tokens to the ranks of this
+    lane."""
 
     def __init__(self, comm: Communicator, *, micro_batch_size: int, sequence_length: int) -> None:
         self._group = comm["lane"]
@@ -36,8 +36,8 @@ class Delivery:
         return self._group.index == 0
 
     def deliver(self, microbatch: LaneMicrobatch | None, expected: Sequence[Row]) -> Tensor:
-        """Input ids, labels, positions and document ids, int64 [4, B, S] on the device; ``microbatch`` on the owner
-        only. Raises RunError when the rows are not ``expected``."""
+        """Input ids, labels, positions and document ids, int64 [4, B, S] on the device; ``microbatch`` on the
+        owner only. Raises RunError when the rows are not ``expected``."""
         planes = int(np.prod(self._shape))
         payload = torch.empty(planes + self._shape[1], dtype=torch.int32)
         if microbatch is not None:
@@ -60,8 +60,8 @@ class Delivery:
 def check_lanes(
     comm: Communicator, stream: GlobalStream, mine: Sequence[Row], *, lane: int, step0: int
 ) -> None:
-    """Compares, over all ranks, which rows each is about to train on in step ``step0``: those of a lane must agree,
-    and the lanes together must be the global batch. Raises RunError naming the ranks."""
+    """Compares, over all ranks, which rows each is about to train on in step ``step0``: those of a lane must
+    agree, and the lanes together must be the global batch. Raises RunError naming the ranks."""
     told = torch.tensor([lane, *(row.row_id for row in mine)], device=comm.device)
     gathered = comm["world"].stack(told, "compare the rows of the lanes").tolist()
     by_rank = dict(zip(comm["world"].ranks, gathered, strict=True))
@@ -70,7 +70,8 @@ def check_lanes(
         first = first_of_lane.setdefault(its_lane, rank)
         if rows != by_rank[first][1:]:
             raise RunError(
-                f"ranks {first} and {rank} are in lane {its_lane} but hold rows {by_rank[first][1:]} and {rows}"
+                f"ranks {first} and {rank} are in lane {its_lane} but hold rows {by_rank[first][1:]} "
+                f"and {rows}"
             )
     together = sorted(row for rank in first_of_lane.values() for row in by_rank[rank][1:])
     whole = sorted(row.row_id for row in stream.batch(step0))

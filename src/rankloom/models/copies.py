@@ -16,14 +16,15 @@ __all__ = ["verify_copies"]
 
 
 def verify_copies(model: ShardedModel) -> None:
-    """Compares checksums of every stored parameter over the ranks that store copies of it: shards over replica, small
-    parameters over gtp_remat x replica, and those that TP does not cut over tp too. A collective of all ranks.
+    """Compares checksums of every stored parameter over the ranks that store copies of it: shards over
+    replica, small parameters over gtp_remat x replica, and those that TP does not cut over tp too. A
+    collective of all ranks.
 
     Raises RunError naming the parameter and two ranks.
     """
     shards = [(p, unit.shard(p.name)) for unit in model.units for p in unit.plan.placements]
     small = [(p, model.small.shard(p.name)) for p in model.small.plan.placements]
-    for unit in (*model.units, model.small):
+    for unit in model.stores:
         unit.settle()
     _compare(shards, model.comm["replica"])
     _compare(small, model.comm["gtp_remat_replica"])
@@ -39,8 +40,9 @@ def _compare(parameters: Sequence[tuple[Placement, Tensor]], group: Group) -> No
     if different:
         member, at = different[0]
         raise RunError(
-            f"{parameters[at][0].name} differs between rank {group.ranks[0]} and rank {group.ranks[member]}, which hold "
-            f"copies of it ({group.name} group {list(group.ranks)}): a gradient sum over this group is wrong"
+            f"{parameters[at][0].name} differs between rank {group.ranks[0]} and rank "
+            f"{group.ranks[member]}, which hold copies of it ({group.name} group {list(group.ranks)}): "
+            "a gradient sum over this group is wrong"
         )
 
 

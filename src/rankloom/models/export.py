@@ -22,10 +22,10 @@ MAX_FILE_BYTES = 4 * 10**9
 
 
 def logical_parameters(model: ShardedModel) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter whole, one after the other, on every rank: gathered over gtp_remat, then over tp, and cut to its
-    logical shape. A collective of all ranks; values are valid until the next one is asked for."""
+    """Every parameter whole, one after the other, on every rank: gathered over gtp_remat, then over tp, and
+    cut to its logical shape. A collective of all ranks; values are valid until the next one is asked for."""
     model.schedule.end()
-    for unit in (*model.units, model.small):
+    for unit in model.stores:
         unit.settle()
         for placement in unit.plan.placements:
             yield placement.name, _whole(model, unit, placement)
@@ -35,7 +35,7 @@ def _whole(model: ShardedModel, unit: WeightUnit | SmallUnit, placement: Placeme
     shard = unit.shard(placement.name)
     if placement.sharded:
         shard = model.comm["gtp_remat"].stack(shard, "export").flatten(0, 1)
-    rows, *rest = placement.tp_local_shape
+    rows = placement.tp_local_shape[0]
     local = shard[:rows].contiguous()
     if placement.tp_dim is None or placement.tp_size == 1:
         return local
@@ -116,7 +116,7 @@ class _Writer:
         if count == 1:
             self._part(1).rename(self.folder / "model.safetensors")
             return
-        weight_map = {}
+        weight_map: dict[str, str] = {}
         for number, names in enumerate(self._files, start=1):
             file = f"model-{number:05d}-of-{count:05d}.safetensors"
             self._part(number).rename(self.folder / file)

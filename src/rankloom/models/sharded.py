@@ -33,7 +33,8 @@ __all__ = ["Rows", "ShardedModel"]
 
 @dataclass(frozen=True)
 class Rows:
-    """Whole rows of a microbatch of one lane, int64 [B, S] each; labels are shifted already, IGNORE where untrained."""
+    """Whole rows of a microbatch of one lane, int64 [B, S] each; labels are shifted already, IGNORE where
+    untrained."""
 
     input_ids: Tensor
     labels: Tensor
@@ -42,7 +43,8 @@ class Rows:
 
 
 class ShardedModel:
-    """``units`` (gather units) and ``small`` hold all parameters of this rank; nothing else of the model has storage.
+    """``units`` (gather units) and ``small`` hold all parameters of this rank; nothing else of the model has
+    storage.
 
     ``dtype`` is that of stored and gathered weights. All ranks of the layout construct theirs alike.
     """
@@ -60,7 +62,7 @@ class ShardedModel:
         self.comm = comm
         self.dtype = dtype
         self.config = config
-        self.module = _empty_model(config, dtype, comm.device)
+        self.module: Any = _empty_model(config, dtype, comm.device)
         users = {p.name: 1 for unit in plan.weights for p in unit.placements}
         if plan.spec.tie_word_embeddings:
             users["model.embed_tokens.weight"] = 2
@@ -84,11 +86,17 @@ class ShardedModel:
             self.module.gradient_checkpointing_enable({"use_reentrant": False})
         self.module.train()
 
-    def forward_backward(self, rows: Rows, *, first: bool, last: bool) -> tuple[Tensor, Tensor]:
-        """One microbatch: gradients are added to what the units hold (or overwrite it, in the ``first`` of a step).
+    @property
+    def stores(self) -> tuple[WeightUnit | SmallUnit, ...]:
+        """Everything that holds parameters."""
+        return (*self.units, self.small)
 
-        Returns this context rank's sum of token losses (fp64) and its number of trained tokens, both equal over tp.
-        """
+    def forward_backward(self, rows: Rows, *, first: bool, last: bool) -> tuple[Tensor, Tensor]:
+        """One microbatch: gradients are added to what the units hold (or overwrite it, in the ``first`` of a
+        step).
+
+        Returns this context rank's sum of token losses (fp64) and its number of trained tokens, both equal
+        over tp."""
         self.small.begin(first=first)
         self.schedule.begin("train")
         self.reducer.begin(first=first, last=last)
@@ -120,8 +128,9 @@ class ShardedModel:
         ids, labels, positions = (
             slices.take(t, context.index) for t in (rows.input_ids, rows.labels, rows.position_ids)
         )
-        base: Any = self.module.model
-        out = base(input_ids=ids, position_ids=positions, use_cache=False, rankloom_tokens=tokens)
+        out = self.module.model(
+            input_ids=ids, position_ids=positions, use_cache=False, rankloom_tokens=tokens
+        )
         return labels, out.last_hidden_state
 
 
@@ -131,8 +140,8 @@ def _empty_model(config: PreTrainedConfig, dtype: torch.dtype, device: torch.dev
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") in ("dynamic", "longrope"):
         raise UserError(
-            f"rope_type {rope['rope_type']} of the model's config depends on the longest sequence a rank sees, which "
-            "differs between layouts; supported are default, linear, yarn and llama3"
+            f"rope_type {rope['rope_type']} of the model's config depends on the longest sequence a rank "
+            "sees, which differs between layouts; supported are default, linear, yarn and llama3"
         )
     AttentionInterface.register(ATTENTION_NAME, attention_forward)
     with torch.device("meta"):

@@ -1,4 +1,5 @@
-"""Where parameters come from: a seed, or a folder of safetensors. Each gives any box of any parameter by name."""
+"""Where parameters come from: a seed, or a folder of safetensors. Each gives any box of any parameter by
+name."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class ParameterSource(Protocol):
 def fill(model: ShardedModel, source: ParameterSource) -> None:
     """Writes this rank's part of every parameter into its store, one tensor at a time; padding stays zero."""
     tp, gtp = model.comm["tp"].index, model.comm["gtp_remat"].index
-    for unit in (*model.units, model.small):
+    for unit in model.stores:
         for placement in unit.plan.placements:
             box = placement.box(tp, gtp if placement.sharded else 0)
             if box.num_elements:
@@ -38,8 +39,9 @@ def fill(model: ShardedModel, source: ParameterSource) -> None:
 
 
 class SeededParameters:
-    """Fresh parameters drawn from (seed, name) alone, so that every layout starts from the same model: linears and
-    embeddings normal(0, ``std``), norms one, biases zero. Each is drawn whole, in fp32, and cut afterwards."""
+    """Fresh parameters drawn from (seed, name) alone, so that every layout starts from the same model:
+    linears and embeddings normal(0, ``std``), norms one, biases zero. Each is drawn whole, in fp32, and cut
+    afterwards."""
 
     def __init__(self, seed: int, *, std: float) -> None:
         self._seed = seed
@@ -60,8 +62,8 @@ class SeededParameters:
 
 
 class SafetensorsFolder:
-    """The safetensors files of a Hugging Face model folder. Strict both ways: missing, unexpected and mis-shaped names
-    raise UserError before anything is read."""
+    """The safetensors files of a Hugging Face model folder. Strict both ways: missing, unexpected and
+    mis-shaped names raise UserError before anything is read."""
 
     def __init__(self, folder: Path, spec: ModelSpec) -> None:
         self._files = _files_by_name(folder)

@@ -1,4 +1,5 @@
-"""Puts sharded weights under an unmodified Hugging Face model: each linear and embedding gets another ``forward``."""
+"""Puts sharded weights under an unmodified Hugging Face model: each linear and embedding gets another
+``forward``."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def wire(
     small: SmallUnit,
     region: TensorParallelRegion,
 ) -> None:
-    """Replaces the forward of every module whose weight the plan shards, and the small parameters by stored ones."""
+    """Replaces the forward of every module whose weight the plan shards, and the small parameters by stored
+    ones."""
     for name, parameter in small.parameters.items():
         owner, _, leaf = name.rpartition(".")
         model.get_submodule(owner)._parameters[leaf] = parameter
@@ -85,7 +87,8 @@ def first_vocabulary_row(placement: Placement, region: TensorParallelRegion) -> 
 
 
 def _entrance(region: TensorParallelRegion) -> Callable[..., Any]:
-    """Modules read the shape of their input before projecting it, so the sequence is made whole at their entrance."""
+    """Modules read the shape of their input before projecting it, so the sequence is made whole at their
+    entrance."""
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args:

@@ -1,6 +1,6 @@
 """The part of one unit that this rank's optimizer owns: summed gradients in, updated parameters out.
 
-group     the ranks that store copies of the unit: replica for weights, gtp_remat x replica for small parameters
+group     the ranks that store copies of the unit: replica for weights, gtp_remat x replica for small ones
 piece     1 / size of the unit's flat buffer: the part this rank updates
 master    the piece's parameters in fp32: a view of ``stored`` when that is fp32, a copy of its own otherwise
 """
@@ -58,8 +58,8 @@ class OwnedPiece:
             self._pending = None
 
     def publish(self) -> None:
-        """Writes the updated piece to ``stored`` and starts sending it to the other copies, which wait for it at the
-        unit's next use."""
+        """Writes the updated piece to ``stored`` and starts sending it to the other copies, which wait for it
+        at the unit's next use."""
         if self.master is not self._stored:
             self._stored.copy_(self.master)
         if self._group.size > 1:

@@ -1,5 +1,5 @@
-"""The learning rate as a function of consumed samples: an absolute position, so nothing depends on how often or where
-it is asked for."""
+"""The learning rate as a function of consumed samples: an absolute position, so nothing depends on how often
+or where it is asked for."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["LearningRate"]
 
 @dataclass(frozen=True)
 class LearningRate:
-    """Linear warm-up from 0 over ``warmup_samples``, then ``decay`` from ``peak`` to ``minimum`` by ``decay_samples``
-    (counted from the start, warm-up included)."""
+    """Linear warm-up from 0 over ``warmup_samples``, then ``decay`` from ``peak`` to ``minimum`` by
+    ``decay_samples`` (counted from the start, warm-up included)."""
 
     peak: float
     minimum: float

@@ -22,8 +22,8 @@ _CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 class ShardedAdamW:
     """torch.optim.AdamW on this rank's pieces. ``decays(placement)`` says which parameters decay.
 
-    Gradients arrive as plain sums; 1 / N and the clip factor are applied together, once, just before the update.
-    """
+    Gradients arrive as plain sums; 1 / N and the clip factor are applied together, once, just before the
+    update."""
 
     def __init__(
         self,
@@ -76,7 +76,8 @@ class ShardedAdamW:
             piece.await_reduction()
 
     def gradient_norm(self, num_tokens: int) -> float:
-        """The norm of the whole model's gradient after 1 / ``num_tokens``, each element counted once, summed in fp64."""
+        """The norm of the whole model's gradient after 1 / ``num_tokens``, each element counted once, summed
+        in fp64."""
         total = torch.zeros(1, dtype=torch.float64, device=self._comm.device)
         for piece in self.pieces:
             for placement, _, gradient in piece.parameters():
@@ -85,8 +86,8 @@ class ShardedAdamW:
         return math.sqrt(self._comm["world"].sum_small(total, "gradient norm").item()) / num_tokens
 
     def step(self, *, lr: float, num_tokens: int, norm: float) -> None:
-        """Updates this rank's pieces with gradient / num_tokens, clipped to ``clip_grad`` by ``norm`` (of the divided
-        gradient), and starts sending them to the ranks that store copies."""
+        """Updates this rank's pieces with gradient / num_tokens, clipped to ``clip_grad`` by ``norm`` (of the
+        divided gradient), and starts sending them to the ranks that store copies."""
         clip = min(1.0, self._clip_grad / (norm + _CLIP_EPSILON)) if self._clip_grad > 0 else 1.0
         for piece in self.pieces:
             piece.gradient.mul_(clip / num_tokens)

@@ -1,8 +1,7 @@
 """Every collective of one optimizer step, with the bytes each rank hands to it.
 
-Exchanges send the least possible: of a tensor that n ranks share, each sends (n - 1) times its own part. An all-reduce
-is a reduce-scatter and an all-gather.
-"""
+Exchanges send the least possible: of a tensor that n ranks share, each sends (n - 1) times its own part. An
+all-reduce is a reduce-scatter and an all-gather."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ NUM_DELIVERED_PLANES = 4  # ids, labels, positions, documents
 
 @dataclass(frozen=True)
 class StepShape:
-    """What one step works on: rows of ``sequence_length`` tokens, ``micro_batch_size`` of them a lane and microbatch;
-    ``element_size`` bytes of a parameter and an activation."""
+    """What one step works on: rows of ``sequence_length`` tokens, ``micro_batch_size`` of them a lane and
+    microbatch; ``element_size`` bytes of a parameter and an activation."""
 
     micro_batch_size: int
     num_microbatches: int
@@ -45,8 +44,8 @@ class StepShape:
 
 @dataclass(frozen=True)
 class CollectiveRecord:
-    """A collective that happens ``count`` times in a step. ``bytes_sent`` is what each rank of the group sends each
-    time; of a broadcast, what its first rank sends and no other."""
+    """A collective that happens ``count`` times in a step. ``bytes_sent`` is what each rank of the group
+    sends each time; of a broadcast, what its first rank sends and no other."""
 
     what: str
     kind: Kind
@@ -114,7 +113,7 @@ def _tensor_parallel(plan: ModelPlan, shape: StepShape) -> Iterator[CollectiveRe
     tokens = shape.micro_batch_size * shape.sequence_length // plan.layout.runtime_context_parallel_size
     part = (tp - 1) * -(-tokens * plan.spec.hidden_size // tp) * shape.element_size
     recomputed = layers * shape.gradient_checkpointing
-    # A layer has two entrances and two exits. Recomputing stops before its last exit, of which nothing is saved.
+    # A layer has two entrances and two exits. Recomputing stops before its last exit, which saves nothing.
     if plan.layout.sequence_parallel:
         gathers = layers * (2 + 2) + recomputed * 2 + 2
         scatters = layers * (2 + 2) + recomputed * 1 + 2

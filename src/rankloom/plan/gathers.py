@@ -1,8 +1,7 @@
 """In which order units are used within a microbatch, and how often each must therefore be gathered.
 
-A *visit* is a stretch of uses of one unit. A gathered unit is kept while its next visit is at most ``KEEP`` visits
-away, and the gather of the next visit is launched one visit ahead.
-"""
+A *visit* is a stretch of uses of one unit. A gathered unit is kept while its next visit is at most ``KEEP``
+visits away, and the gather of the next visit is launched one visit ahead."""
 
 from __future__ import annotations
 
@@ -16,8 +15,9 @@ KEEP = 2
 
 
 def training_visits(plan: ModelPlan) -> tuple[str, ...]:
-    """Names of the units in the order of their visits: forward, head with its loss and gradient, backward. Recomputing
-    a layer's activations falls into the visit of its backward; the embedding's backward needs no weight."""
+    """Names of the units in the order of their visits: forward, head with its loss and gradient, backward.
+    Recomputing a layer's activations falls into the visit of its backward; the embedding's backward needs no
+    weight."""
     layers = [unit.name for unit in plan.weights if unit.name.startswith("model.layers.")]
     return ("model.embed_tokens", *layers, plan.head_unit, *reversed(layers))
 

@@ -1,8 +1,9 @@
-"""Placement of a whole model: gather units, the flat buffers they are stored in, and how optimizer state is cut.
+"""Placement of a whole model: gather units, the flat buffers they are stored in, and how optimizer state is
+cut.
 
-A *unit* is what one all-gather moves: the linears of a decoder layer, the embedding, the output head. A rank stores a
-unit as one flat buffer, shard after shard. The buffer's gradient is summed over the ranks that hold copies of it, and
-the optimizer state is cut into as many equal *pieces* as there are copies:
+A *unit* is what one all-gather moves: the linears of a decoder layer, the embedding, the output head. A rank
+stores a unit as one flat buffer, shard after shard. The buffer's gradient is summed over the ranks that hold
+copies of it, and the optimizer state is cut into as many equal *pieces* as there are copies:
 
 unit of weights     copies: replica (dp, cp)                     pieces: number of replicas
 small parameters    copies: gtp_remat x replica, all but tp, pp  pieces: GTP_remat x replicas
@@ -32,7 +33,8 @@ class PieceRange:
 
 @dataclass(frozen=True)
 class FlatUnit:
-    """Shards of some parameters in one flat buffer of ``stored_numel`` elements, a multiple of ``num_pieces``."""
+    """Shards of some parameters in one flat buffer of ``stored_numel`` elements, a multiple of
+    ``num_pieces``."""
 
     name: str
     placements: tuple[Placement, ...]
@@ -71,7 +73,8 @@ class FlatUnit:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """All parameters of a model in a layout. ``weights`` are the gather units in the order of the forward pass."""
+    """All parameters of a model in a layout. ``weights`` are the gather units in the order of the forward
+    pass."""
 
     spec: ModelSpec
     layout: GTPParallelLayout

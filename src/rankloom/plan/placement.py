@@ -4,7 +4,7 @@ Words, used the same way in the running half:
 
 logical weight    the Hugging Face parameter, [rows, cols], uncut and unpadded
 TP-local weight   the piece of it that one TP coordinate computes with; TP cuts dim 0 or dim 1
-gathered weight   the TP-local weight with its rows padded to a multiple of GTP_remat: what an all-gather fills
+gathered weight   the TP-local weight, rows padded to a multiple of GTP_remat: what an all-gather fills
 shard             1 / GTP_remat of the gathered weight along dim 0: what a rank stores
 box               the logical rows and columns behind a shard
 """
@@ -51,9 +51,8 @@ class Box:
 class Placement:
     """One parameter cut by TP along ``tp_dim`` and by GTP_remat along dim 0.
 
-    Example: a vocabulary of 101 rows, TP 2, GTP_remat 4: TP-local 51 rows (50 of them logical on tp 1), gathered 52,
-    shard 13.
-    """
+    Example: a vocabulary of 101 rows, TP 2, GTP_remat 4: TP-local 51 rows (50 of them logical on tp 1),
+    gathered 52, shard 13."""
 
     spec: ParameterSpec
     tp_size: int
@@ -75,7 +74,8 @@ class Placement:
 
     @property
     def tp_local_shape(self) -> tuple[int, ...]:
-        """Equal on all TP ranks; the last one may hold padding at its end (only where the vocabulary is cut)."""
+        """Equal on all TP ranks; the last one may hold padding at its end (only where the vocabulary is
+        cut)."""
         shape = list(self.spec.shape)
         if self.tp_dim is not None:
             shape[self.tp_dim] = -(-shape[self.tp_dim] // self.tp_size)
@@ -114,8 +114,9 @@ class Placement:
 
 
 def place(spec: ParameterSpec, *, tp_size: int, gtp_size: int, sequence_parallel: bool) -> Placement:
-    """The placement of one parameter. Its gradient is partial over TP when a TP rank sees only some of the tokens
-    (norms and row-parallel biases under sequence parallelism) or only some of the heads (q/k norms)."""
+    """The placement of one parameter. Its gradient is partial over TP when a TP rank sees only some of the
+    tokens (norms and row-parallel biases under sequence parallelism) or only some of the heads (q/k
+    norms)."""
     partial = spec.role is Role.HEAD_NORM or (sequence_parallel and spec.role in (Role.NORM, Role.ROW_BIAS))
     return Placement(
         spec=spec,

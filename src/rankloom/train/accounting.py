@@ -25,7 +25,8 @@ class Accounting:
         self._bytes_before: dict[str, int] = {}
 
     def begin(self, step: int) -> int:
-        """Starts step ``step`` (from 1); returns the rows consumed once it is done, which set its learning rate."""
+        """Starts step ``step`` (from 1); returns the rows consumed once it is done, which set its learning
+        rate."""
         self._step = step
         self._since = time.perf_counter()
         self._bytes_before = self._comm.bytes_sent()

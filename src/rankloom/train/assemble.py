@@ -30,7 +30,8 @@ _PROCESS_GROUP_GRACE_S = 120  # the watchdog speaks first; the backend's own tim
 def connect(
     resolved: ResolvedConfig, *, rank: int, local_rank: int, init_method: str, activity: Activity
 ) -> Communicator:
-    """Joins the other ranks and makes and verifies the process groups of this one. A collective of all ranks."""
+    """Joins the other ranks and makes and verifies the process groups of this one. A collective of all
+    ranks."""
     device = _device(resolved, local_rank)
     timeout_s = resolved.comm.timeout_s + _PROCESS_GROUP_GRACE_S
     with activity.waiting("world", "join the ranks", activity.launched("world", "join the ranks")):
@@ -54,8 +55,9 @@ def _device(resolved: ResolvedConfig, local_rank: int) -> torch.device:
     count = torch.cuda.device_count()
     if local_rank >= count:
         raise UserError(
-            f"cluster.device is {wanted}, but local rank {local_rank} has no GPU: this machine has {count}; start at "
-            f"most {count} ranks on it or set cluster.device to cpu ({resolved.where('cluster.device') or 'default'})"
+            f"cluster.device is {wanted}, but local rank {local_rank} has no GPU: this machine has {count}; "
+            f"start at most {count} ranks on it or set cluster.device to cpu "
+            f"({resolved.where('cluster.device') or 'the default'})"
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
@@ -91,7 +93,7 @@ def build_model(
         fill(model, SafetensorsFolder(Path(resolved.model.path), plan.spec))
     else:
         fill(model, SeededParameters(resolved.train.seed, std=config.initializer_range))
-    stored = sum(unit.stored.numel() * unit.stored.element_size() for unit in (*model.units, model.small))
+    stored = sum(unit.stored.numel() * unit.stored.element_size() for unit in model.stores)
     planned = plan.parameter_bytes(model.small.stored.element_size())
     if stored != planned:
         raise RunError(f"rank {comm.rank} stores {stored} bytes of parameters, the plan says {planned}")

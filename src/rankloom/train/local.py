@@ -61,7 +61,7 @@ def run_local(
 
 def end_forkserver() -> None:
     """End the server process that ranks are forked from, at once; the next ``run_local`` starts another."""
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
     if server._forkserver_pid is not None:
         os.kill(server._forkserver_pid, signal.SIGKILL)
         server._stop()

@@ -94,7 +94,7 @@ def _facts(resolved: ResolvedConfig, plan: ModelPlan, data: PreparedData, model:
     stored = plan.parameter_bytes(model.small.stored.element_size())
     facts = [
         *data.facts,
-        f"model: {spec.family}, {spec.num_parameters:,} parameters; each rank stores {stored:,} bytes of them",
+        f"model: {spec.family}, {spec.num_parameters:,} parameters; a rank stores {stored:,} bytes of them",
         f"layout: {layout.world_size} ranks; weights cut {layout.tensor_parallel_num_weight_shards} ways, "
         f"{layout.num_weight_replicas} copies; {layout.batch_parallel_size} lanes, each sequence cut "
         f"{layout.runtime_context_parallel_size} ways",
@@ -102,7 +102,8 @@ def _facts(resolved: ResolvedConfig, plan: ModelPlan, data: PreparedData, model:
     longest = getattr(model.config, "max_position_embeddings", None)
     if longest is not None and longest < resolved.data.max_seq_length:
         facts.append(
-            f"data.max_seq_length {resolved.data.max_seq_length} is more than the model's max_position_embeddings {longest}"
+            f"data.max_seq_length {resolved.data.max_seq_length} is more than the model's "
+            f"max_position_embeddings {longest}"
         )
     return facts
 
@@ -161,7 +162,8 @@ def _not_finite(
     reporter: Reporter,
     first: bool,
 ) -> None:
-    """The first rank writes which records were trained on; then the run stops, or goes on without the update."""
+    """The first rank writes which records were trained on; then the run stops, or goes on without the
+    update."""
     folder = Path(resolved.checkpoint.dir) / "nonfinite"
     if first:
         write_report(
@@ -174,8 +176,8 @@ def _not_finite(
         )
     lanes = ", ".join(map(str, outcome.bad_lanes)) or "no single lane (the gradient is at fault)"
     message = (
-        f"step {step}: loss {outcome.loss}, gradient norm {outcome.grad_norm} in lanes {lanes}; nothing was updated; the "
-        f"records are in {folder / f'step-{step}.json'}"
+        f"step {step}: loss {outcome.loss}, gradient norm {outcome.grad_norm} in lanes {lanes}; nothing was "
+        f"updated; the records are in {folder / f'step-{step}.json'}"
     )
     if resolved.train.on_nonfinite == "stop":
         raise RunError(f"{message}; train.on_nonfinite: skip would go on without this step")

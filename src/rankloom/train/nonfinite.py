@@ -21,8 +21,8 @@ def write_report(
     num_lanes: int,
     micro_batch_size: int,
 ) -> Path:
-    """Writes ``step-N.json`` into ``folder`` and returns its path. Lanes with a loss that is not finite are marked;
-    where only the gradient is not, no lane is, since gradients are already summed over lanes."""
+    """Writes ``step-N.json`` into ``folder`` and returns its path. Lanes with a loss that is not finite are
+    marked; where only the gradient is not, no lane is, since gradients are already summed over lanes."""
     rows = data.stream.batch(step - 1)
     lanes = []
     for lane in range(num_lanes):

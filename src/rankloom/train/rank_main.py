@@ -216,7 +216,7 @@ def _die_with_forkserver() -> None:
 
     set_parent_death_signal = 1  # PR_SET_PDEATHSIG
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +22,9 @@ __all__ = ["StepOutcome", "Worker"]
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """One optimizer step, equal on all ranks. ``loss`` is before the update, ``grad_norm`` before clipping; where one
-    of them is not finite nothing was updated and ``bad_lanes`` names the lanes whose own loss is not."""
+    """One optimizer step, equal on all ranks. ``loss`` is before the update, ``grad_norm`` before clipping;
+    where one of them is not finite nothing was updated and ``bad_lanes`` names the lanes whose own loss is
+    not."""
 
     loss: float
     grad_norm: float
@@ -110,7 +110,8 @@ class Worker:
         return outcome
 
     def _accumulate(self, step0: int) -> torch.Tensor:
-        """Forward and backward of all microbatches; this rank's loss sum and number of trained tokens, fp64 [2]."""
+        """Forward and backward of all microbatches; this rank's loss sum and number of trained tokens, fp64
+        [2]."""
         self._activity.phase = f"step {step0 + 1}: reading rows"
         expected = self.rows_of_lane(step0)
         read = self._loader.step(step0) if self._delivery.is_owner else [None] * len(expected)
@@ -129,7 +130,8 @@ class Worker:
         return tuple(sorted({layout.lane(rank) for rank, loss in ranks if not math.isfinite(loss)}))
 
     def verify_copies(self) -> None:
-        """Compares all copies of all parameters. Raises RunError naming a parameter and two ranks that differ."""
+        """Compares all copies of all parameters. Raises RunError naming a parameter and two ranks that
+        differ."""
         self._activity.phase = "comparing copies of parameters"
         verify_copies(self._model)
 

@@ -1,15 +1,15 @@
 """The products with sharded weights. Each asks for its weight when it needs it and saves its input only.
 
-Legend: T tokens (any leading dims), I this rank's input width, O its output width, V its rows of the vocabulary.
-"""
+Legend: T tokens (any leading dims), I this rank's input width, O its output width, V its rows of the
+vocabulary."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from rankloom.weights.handle import WeightHandle
 
@@ -34,7 +34,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, handle: WeightHandle) -> Tensor:
         ctx.save_for_backward(x)
         ctx.handle, ctx.has_bias = handle, bias is not None
-        return F.linear(x, handle.weight(), bias)
+        return functional.linear(x, handle.weight(), bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
@@ -49,9 +49,10 @@ class _Linear(torch.autograd.Function):
 def vocabulary_rows(
     ids: Tensor, anchor: Tensor, handle: WeightHandle, *, first_row: int, padding_id: int | None
 ) -> Tensor:
-    """Embeds ``ids`` [B, S] with this rank's rows [V, H] of the table, which start at token id ``first_row``: zeros for
-    all other ids, so that the sum over tp is the embedding. ``anchor`` (any tensor that requires a gradient) is what
-    makes autograd call the backward, as ids carry none. As in torch.nn.Embedding, ``padding_id`` gets no gradient."""
+    """Embeds ``ids`` [B, S] with this rank's rows [V, H] of the table, which start at token id ``first_row``:
+    zeros for all other ids, so that the sum over tp is the embedding. ``anchor`` (any tensor that requires a
+    gradient) is what makes autograd call the backward, as ids carry none. As in torch.nn.Embedding,
+    ``padding_id`` gets no gradient."""
     return _VocabularyRows.apply(
         anchor, ids - first_row, handle, None if padding_id is None else padding_id - first_row
     )
@@ -71,7 +72,9 @@ class _VocabularyRows(torch.autograd.Function):
         ctx.handle, ctx.padding = handle, padding
         weight = handle.weight()
         elsewhere = (ids < 0) | (ids >= weight.shape[0])
-        return F.embedding(ids.masked_fill(elsewhere, 0), weight).masked_fill_(elsewhere[..., None], 0)
+        return functional.embedding(ids.masked_fill(elsewhere, 0), weight).masked_fill_(
+            elsewhere[..., None], 0
+        )
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None, None]:

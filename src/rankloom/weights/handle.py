@@ -21,9 +21,8 @@ MAX_IN_FLIGHT = 2
 class GradientReducer:
     """Reduces each unit's gradient over gtp_remat as soon as its last user has written it, in the background.
 
-    At most ``MAX_IN_FLIGHT`` reductions are under way, because each holds a whole unit's gradient. In the last
-    microbatch of a step, ``on_complete`` is called for each unit whose sum came home.
-    """
+    At most ``MAX_IN_FLIGHT`` reductions are under way, because each holds a whole unit's gradient. In the
+    last microbatch of a step, ``on_complete`` is called for each unit whose sum came home."""
 
     def __init__(self) -> None:
         self.on_complete: Callable[[WeightUnit], None] = lambda unit: None
@@ -32,7 +31,8 @@ class GradientReducer:
         self._in_flight: deque[tuple[WeightUnit, Pending | None]] = deque()
 
     def begin(self, *, first: bool, last: bool) -> None:
-        """Starts a microbatch: the first of a step overwrites what ``gradients`` hold, the others add to it."""
+        """Starts a microbatch: the first of a step overwrites what ``gradients`` hold, the others add to
+        it."""
         self.first_microbatch, self._last_microbatch = first, last
         self._in_flight.clear()
 

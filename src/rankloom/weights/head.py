@@ -2,10 +2,9 @@
 
 Legend: T tokens of this context rank, H hidden, V this rank's rows of the vocabulary, c tokens of a chunk.
 
-The loss is a plain sum, so its gradient can be computed chunk by chunk while the logits are there: nothing of size
-T x V is kept, and the head's weight is gathered once a microbatch. Source of the sums over vocabulary slices:
-Megatron-LM (Shoeybi et al. 2019, section 3).
-"""
+The loss is a plain sum, so its gradient can be computed chunk by chunk while the logits are there: nothing of
+size T x V is kept, and the head's weight is gathered once a microbatch. Source of the sums over vocabulary
+slices: Megatron-LM (Shoeybi et al. 2019, section 3)."""
 
 from __future__ import annotations
 
@@ -25,7 +24,8 @@ CHUNK_ELEMENTS = 1 << 23  # logits at a time: 32 MiB in fp32
 
 @dataclass(frozen=True)
 class VocabularyHead:
-    """Cross-entropy over the vocabulary that tp cuts; ``first_row`` is the token id of this rank's first row."""
+    """Cross-entropy over the vocabulary that tp cuts; ``first_row`` is the token id of this rank's first
+    row."""
 
     handle: WeightHandle
     region: TensorParallelRegion
@@ -34,9 +34,8 @@ class VocabularyHead:
     def loss_and_gradient(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of the token losses (fp64, equal on all TP ranks) and its gradient with respect to ``hidden``.
 
-        hidden [B, s, H] as the final norm gives it, labels [B, S] of all tokens of this context rank, IGNORE where a
-        token is not trained. Adds the head's weight gradient, all-gathers and sums over tp.
-        """
+        hidden [B, s, H] as the final norm gives it, labels [B, S] of all tokens of this context rank, IGNORE
+        where a token is not trained. Adds the head's weight gradient, all-gathers and sums over tp."""
         x = self.region.spread(hidden.detach())
         flat, targets = x.reshape(-1, x.shape[-1]), labels.reshape(-1)
         grad = torch.empty_like(flat)
@@ -66,7 +65,8 @@ class VocabularyHead:
         return total
 
     def _chunk(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss sum and gradient of the logits [c, V] for ``targets`` [c]; softmax over all TP ranks' V, in fp32."""
+        """Loss sum and gradient of the logits [c, V] for ``targets`` [c]; softmax over all TP ranks' V, in
+        fp32."""
         tp = self.region.group
         logits = logits.float()
         trained = targets != IGNORE

@@ -1,10 +1,10 @@
 """When weights are gathered and freed: the next unit is on its way while the present one computes.
 
-A *visit* is a stretch of uses of one unit. The plan says which visits a microbatch makes; where it does not (or the
-model goes another way) they are learned once. At each visit the gather of the next one is launched, and every unit
-whose next visit is more than ``KEEP`` away is freed. All ranks run the same modules in the same order, so all of them
-launch the same gathers in the same order. Nothing gathered outlives the microbatch, so no weight can be older than the
-last optimizer step, whether or not activations are recomputed.
+A *visit* is a stretch of uses of one unit. The plan says which visits a microbatch makes; where it does not
+(or the model goes another way) they are learned once. At each visit the gather of the next one is launched,
+and every unit whose next visit is more than ``KEEP`` away is freed. All ranks run the same modules in the
+same order, so all of them launch the same gathers in the same order. Nothing gathered outlives the
+microbatch, so no weight can be older than the last optimizer step, whether or not activations are recomputed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ __all__ = ["GatherSchedule"]
 
 
 class GatherSchedule:
-    """Decides for all ``units`` of one model. ``training_visits`` are names of units, in the order of their visits."""
+    """Decides for all ``units`` of one model. ``training_visits`` are names of units, in the order of their
+    visits."""
 
     def __init__(self, units: Sequence[WeightUnit], *, training_visits: Sequence[str]) -> None:
         self._units = tuple(units)
@@ -31,7 +32,8 @@ class GatherSchedule:
         self._expected: list[WeightUnit] = []
 
     def begin(self, mode: str) -> None:
-        """Starts a microbatch. ``mode`` names the kind of pass ("train", "evaluate"): each has its own trace."""
+        """Starts a microbatch. ``mode`` names the kind of pass ("train", "evaluate"): each has its own
+        trace."""
         self._mode = mode
         self._seen = []
         self._expected = self._traces.get(mode, [])

@@ -1,9 +1,8 @@
 """Norms, biases and other small parameters: whole on every rank of a TP coordinate, in one flat buffer.
 
-They are ordinary parameters to autograd, so that unmodified modules can use them; their gradients are moved into the
-fp32 buffer as soon as autograd has them. The first ``partial_numel`` elements are those whose gradient every TP rank
-has only a part of.
-"""
+They are ordinary parameters to autograd, so that unmodified modules can use them; their gradients are moved
+into the fp32 buffer as soon as autograd has them. The first ``partial_numel`` elements are those whose
+gradient every TP rank has only a part of."""
 
 from __future__ import annotations
 
@@ -47,7 +46,8 @@ class SmallUnit:
         return self.parameters[name].detach()
 
     def begin(self, *, first: bool) -> None:
-        """Starts a microbatch: values must be complete, and the first of a step starts from zero gradients."""
+        """Starts a microbatch: values must be complete, and the first of a step starts from zero
+        gradients."""
         self.settle()
         if first:
             self.gradients.zero_()

@@ -5,8 +5,8 @@ gathered        the whole TP-local weights, only from just before their use unti
 gradient input  fp32, as large as a gathered weight: this rank's gradient before the reduce-scatter
 gradients       fp32 [stored_numel]: the sum over gtp_remat of all microbatches so far
 
-With GTP_remat 1 the stored shards are the weights: nothing is gathered or copied, and gradients are written in place.
-"""
+With GTP_remat 1 the stored shards are the weights: nothing is gathered or copied, and gradients are written
+in place."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["WeightUnit"]
 
 
 class WeightUnit:
-    """``num_users`` says how many modules use each weight (2 for a tied one): a unit's gradient is complete when all of
-    them have written theirs, in whatever order."""
+    """``num_users`` says how many modules use each weight (2 for a tied one): a unit's gradient is complete
+    when all of them have written theirs, in whatever order."""
 
     def __init__(
         self, unit: FlatUnit, comm: Communicator, *, dtype: torch.dtype, num_users: Mapping[str, int]
@@ -61,7 +61,7 @@ class WeightUnit:
     def _logical_rows(self, name: str) -> int:
         return self._placements[name].tp_box(self._tp).shape[0]
 
-    # -- weights -------------------------------------------------------------------------------------------------
+    # -- weights --
 
     def refill_after(self, pending: Pending) -> None:
         """The stored shards are complete only after ``pending``; it is waited for at the next use."""
@@ -102,7 +102,7 @@ class WeightUnit:
         self._await_gather()
         self._gathered = {}
 
-    # -- gradients -----------------------------------------------------------------------------------------------
+    # -- gradients --
 
     def add_gradient(self, name: str, grad_output: Tensor, inputs: Tensor, *, first_microbatch: bool) -> None:
         """Adds grad_output^T @ inputs: [T, logical rows] and [T, cols], T tokens."""
@@ -141,7 +141,8 @@ class WeightUnit:
         return self._written == self._num_users
 
     def launch_reduction(self, *, first_microbatch: bool) -> Pending | None:
-        """Reduce-scatters the unit's gradient over gtp_remat into ``gradients``; None when there is nothing to send."""
+        """Reduce-scatters the unit's gradient over gtp_remat into ``gradients``; None when there is nothing
+        to send."""
         inputs, self._inputs, self._written = self._inputs, {}, {}
         if not self.remat:
             return None
