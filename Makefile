@@ -8,6 +8,7 @@ DEMO := runs/demo
 .PHONY: setup demo test test-long check format clean
 
 setup: $(INSTALLED)
+	@:
 
 # Versions come from constraints.txt alone, also that of the build tool: hence no build isolation.
 $(INSTALLED): pyproject.toml constraints.txt

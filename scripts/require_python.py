@@ -1,9 +1,10 @@
-"""Ends with a readable message under a Python that is too old to install the package. Runs under any Python."""
+"""Ends with a readable message under a Python too old for the package; runs under old ones itself."""
 
 import sys
 
-if sys.version_info < (3, 11):
-    sys.exit(
-        "rankloom needs Python 3.11 or newer, and %s is %d.%d; name another one: make PYTHON=python3.12 ..."
-        % (sys.executable, sys.version_info[0], sys.version_info[1])
-    )
+OLDEST = (3, 11)
+
+if sys.version_info < OLDEST:
+    found = ".".join(str(number) for number in sys.version_info[:2])
+    message = "rankloom needs Python 3.11 or newer, not {} ({}); name another: make PYTHON=python3.12 ..."
+    sys.exit(message.format(found, sys.executable))
