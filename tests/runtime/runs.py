@@ -15,8 +15,20 @@ from rankloom.config import ResolvedConfig, resolve
 from rankloom.train.loop import run_connected
 
 WORDS = (
-    "sun moon river stone cloud leaf ember frost sand tide hill lark wolf fern dusk dawn mist reed oak ash"
-).split()  # noqa: SIM905 (a list would be longer)
+    "sun",
+    "moon",
+    "river",
+    "stone",
+    "cloud",
+    "leaf",
+    "ember",
+    "frost",
+    "sand",
+    "tide",
+    "hill",
+    "lark",
+    "fern",
+)
 TINY = {
     "model_type": "llama",
     "hidden_size": 32,

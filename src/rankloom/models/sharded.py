@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedConfig
 
 from rankloom.comm import Communicator
@@ -62,7 +62,7 @@ class ShardedModel:
         self.comm = comm
         self.dtype = dtype
         self.config = config
-        self.module: Any = _empty_model(config, dtype, comm.device)
+        self.module = _empty_model(config, dtype, comm.device)
         users = {p.name: 1 for unit in plan.weights for p in unit.placements}
         if plan.spec.tie_word_embeddings:
             users["model.embed_tokens.weight"] = 2
@@ -134,7 +134,7 @@ class ShardedModel:
         return labels, out.last_hidden_state
 
 
-def _empty_model(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> nn.Module:
+def _empty_model(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> Any:
     """The model on the meta device, with real rotary tables."""
     config = copy.deepcopy(config)
     rope = getattr(config, "rope_parameters", None) or {}
