@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.pool import RankPool
 
 from rankloom.layout import GTPParallelLayout
+from tests.pool import RankPool
 
 LAYOUT = GTPParallelLayout.resolve(
     world_size=4, tensor_model_parallel_size=2, tensor_parallel_num_weight_shards=4
