@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def generate(folder: str, question: str, *, max_new_tokens: int) -> str:
-    """The likeliest answer, token by token."""
+    """The likeliest answer, token by token; a penalty keeps a young model from repeating itself."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
     prompt = tokenizer.apply_chat_template(
@@ -36,6 +36,7 @@ def generate(folder: str, question: str, *, max_new_tokens: int) -> str:
         tokens = model.generate(
             **prompt,
             do_sample=False,
+            repetition_penalty=1.2,
             max_new_tokens=max_new_tokens,
         )
     return str(tokenizer.decode(tokens[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)).strip()
