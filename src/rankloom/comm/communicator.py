@@ -41,9 +41,13 @@ class Communicator:
         self._process_groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         self._transports: dict[tuple[int, ...], Transport] = {}
         self._timeout = timedelta(seconds=timeout_s)
-        self._groups = {name: self._make(name, view, axes) for name, (view, axes) in GROUP_AXES.items()}
+        # Ranks with different layouts would wait for each other while making groups, so "world" comes first.
+        self._groups = {"world": self._make("world")}
+        self._compare_layouts()
+        self._groups = {name: self._groups.get(name) or self._make(name) for name in GROUP_AXES}
 
-    def _make(self, name: str, view: str, axes: str) -> Group:
+    def _make(self, name: str) -> Group:
+        view, axes = GROUP_AXES[name]
         ranks = tuple(int(r) for r in getattr(self.layout, view).group_of(self.rank, axes))
         index = ranks.index(self.rank)
         return Group(name, ranks, index, self.activity, self._transport(ranks, index, name))
@@ -73,23 +77,36 @@ class Communicator:
         """Bytes this rank has handed to sends so far, by group."""
         return {name: group.bytes_sent for name, group in self._groups.items()}
 
+    def _compare_layouts(self) -> None:
+        layout = self.layout
+        sizes = {**layout.axis_sizes, "sequence_parallel": int(layout.sequence_parallel)}
+        mine = torch.tensor([int(layout.fingerprint()[:15], 16), *sizes.values()], device=self.device)
+        world = self._groups["world"]
+        told = world.stack(mine, "compare layouts").tolist()
+        for rank, (fingerprint, *theirs) in zip(world.ranks, told, strict=True):
+            if fingerprint != mine[0]:
+                differences = [
+                    f"{axis} {there} there, {here} here"
+                    for (axis, here), there in zip(sizes.items(), theirs, strict=True)
+                    if here != there
+                ]
+                raise RunError(
+                    f"rank {rank} was started with another layout than rank {self.rank} "
+                    f"({'; '.join(differences) or 'another rank order'}): all ranks must be given the same parallel "
+                    "settings"
+                )
+
     def verify(self) -> None:
-        """Gathers the ranks over every real group and compares them with the layout, and the layout's
-        fingerprint between all ranks. Raises RunError naming rank and axis where they disagree."""
-        mine = torch.tensor([self.rank, int(self.layout.fingerprint()[:15], 16)], device=self.device)
+        """Gathers the ranks over every real group and compares them with the layout. Raises RunError naming rank and
+        axis where they disagree."""
+        mine = torch.tensor([self.rank], device=self.device)
         for name, group in self._groups.items():
-            for expected, (rank, fingerprint) in zip(
-                group.ranks, group.stack(mine, "start-up check").tolist(), strict=True
-            ):
+            told = group.stack(mine, "start-up check").flatten().tolist()
+            for expected, rank in zip(group.ranks, told, strict=True):
                 if rank != expected:
                     raise RunError(
-                        f"rank {self.rank}: its {name} group holds rank {rank} where the layout has rank "
-                        f"{expected} (group {list(group.ranks)}); {self.layout.coords(self.rank).describe()}"
-                    )
-                if fingerprint != mine[1]:
-                    raise RunError(
-                        f"rank {rank} was started with another layout than rank {self.rank} (seen in the "
-                        f"{name} group): all ranks must be given the same parallel settings"
+                        f"rank {self.rank}: its {name} group holds rank {rank} where the layout has rank {expected} "
+                        f"(group {list(group.ranks)}); {self.layout.coords(self.rank).describe()}"
                     )
 
     def close(self) -> None:

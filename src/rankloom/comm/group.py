@@ -57,6 +57,10 @@ class Group:
     def size(self) -> int:
         return len(self.ranks)
 
+    def _key(self, what: str) -> str:
+        """Groups of the same ranks share a transport."""
+        return f"{self.name}: {what}"
+
     def _launch(self, what: str, start: Callable[[Transport], Flight], alone: Callable[[], None]) -> Pending:
         if self.transport is None:
             alone()
@@ -75,7 +79,7 @@ class Group:
                 if full.data_ptr() != own.data_ptr():
                     full.view(-1).copy_(own.view(-1))
 
-        return self._launch(what, lambda t: t.all_gather(pairs), alone)
+        return self._launch(what, lambda t: t.all_gather(pairs, self._key(what)), alone)
 
     def reduce_scatter(
         self, pairs: Sequence[tuple[Tensor, Tensor]], what: str, *, accumulate: bool = False
@@ -89,14 +93,16 @@ class Group:
             for total, full in pairs:
                 if accumulate:
                     total.view(-1).add_(full.view(-1))
-                elif total.data_ptr() != full.data_ptr():
+                else:
                     total.view(-1).copy_(full.view(-1))
 
-        return self._launch(what, lambda t: t.reduce_scatter(pairs, accumulate=accumulate), alone)
+        return self._launch(
+            what, lambda t: t.reduce_scatter(pairs, self._key(what), accumulate=accumulate), alone
+        )
 
     def broadcast(self, tensor: Tensor, what: str, *, root: int = 0) -> Pending:
         """Copies ``tensor`` of member ``root`` to all."""
-        return self._launch(what, lambda t: t.broadcast(tensor, root=root), lambda: None)
+        return self._launch(what, lambda t: t.broadcast(tensor, self._key(what), root=root), lambda: None)
 
     def all_reduce(self, tensor: Tensor, what: str) -> Tensor:
         """The sum of all members' tensors, in a new tensor of the same shape and dtype; bf16 is summed in

@@ -8,6 +8,8 @@ watchdog names them."""
 
 from __future__ import annotations
 
+import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,7 +20,7 @@ from torch import Tensor
 
 __all__ = ["Flight", "NativeTransport", "PeerTransport", "Transport"]
 
-_TAGS = 1 << 30
+_TAG_BITS = (1 << 30) - 1
 
 
 class Work(Protocol):
@@ -64,11 +66,12 @@ class PeerTransport:
         self._pg = process_group
         self._index = index
         self._size = size
-        self._next_tag = 0
+        self._exchanged: Counter[str] = Counter()
 
-    def _tag(self) -> int:
-        self._next_tag = (self._next_tag + 1) % _TAGS
-        return self._next_tag
+    def _tag(self, key: str) -> int:
+        """Messages of two exchanges whose tags happen to be equal still arrive in the order of their launch."""
+        self._exchanged[key] += 1
+        return zlib.crc32(f"{key}:{self._exchanged[key]}".encode()) & _TAG_BITS
 
     def _peers(self) -> list[tuple[int, int]]:
         """(send to, receive from), each rank starting with its neighbour so that no rank is flooded."""
@@ -76,11 +79,11 @@ class PeerTransport:
             ((self._index + d) % self._size, (self._index - d) % self._size) for d in range(1, self._size)
         ]
 
-    def all_gather(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Flight:
+    def all_gather(self, pairs: Sequence[tuple[Tensor, Tensor]], key: str) -> Flight:
         works: list[Work] = []
         sent = 0
         for full, own in pairs:
-            chunks, flat, tag = full.view(self._size, -1), own.view(-1), self._tag()
+            chunks, flat, tag = full.view(self._size, -1), own.view(-1), self._tag(key)
             for to, source in self._peers():
                 works.append(self._pg.recv([chunks[source]], source, tag))
                 works.append(self._pg.send([flat], to, tag))
@@ -89,12 +92,12 @@ class PeerTransport:
                 chunks[self._index].copy_(flat)
         return Flight(works, sent, keep=[t for pair in pairs for t in pair])
 
-    def reduce_scatter(self, pairs: Sequence[tuple[Tensor, Tensor]], *, accumulate: bool) -> Flight:
+    def reduce_scatter(self, pairs: Sequence[tuple[Tensor, Tensor]], key: str, *, accumulate: bool) -> Flight:
         works: list[Work] = []
         sent = 0
         sums: list[tuple[Tensor, list[Tensor]]] = []
         for total, full in pairs:
-            chunks, tag = list(full.view(self._size, -1).unbind(0)), self._tag()
+            chunks, tag = list(full.view(self._size, -1).unbind(0)), self._tag(key)
             arrived = list(chunks)
             for to, source in self._peers():
                 arrived[source] = torch.empty_like(chunks[source])
@@ -109,8 +112,8 @@ class PeerTransport:
 
         return Flight(works, sent, landed, keep=[full for _, full in pairs])
 
-    def broadcast(self, tensor: Tensor, *, root: int) -> Flight:
-        tag = self._tag()
+    def broadcast(self, tensor: Tensor, key: str, *, root: int) -> Flight:
+        tag = self._tag(key)
         if self._index != root:
             return Flight([self._pg.recv([tensor], root, tag)], 0, keep=[tensor])
         works: list[Work] = [self._pg.send([tensor], to, tag) for to, _ in self._peers()]
@@ -128,14 +131,14 @@ class NativeTransport:
         self._index = index
         self._size = size
 
-    def all_gather(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Flight:
+    def all_gather(self, pairs: Sequence[tuple[Tensor, Tensor]], key: str) -> Flight:
         with dist._coalescing_manager(group=self._pg, async_ops=True) as works:
             for full, own in pairs:
                 dist.all_gather_single(full.view(-1), own.view(-1), group=self._pg)
         sent = sum((self._size - 1) * own.numel() * own.element_size() for _, own in pairs)
         return Flight([works], sent, keep=[t for pair in pairs for t in pair])
 
-    def reduce_scatter(self, pairs: Sequence[tuple[Tensor, Tensor]], *, accumulate: bool) -> Flight:
+    def reduce_scatter(self, pairs: Sequence[tuple[Tensor, Tensor]], key: str, *, accumulate: bool) -> Flight:
         # An exchange and a local sum: as many bytes as a reduce-scatter, and bf16 is summed in fp32.
         works: list[Work] = []
         arrived: list[Tensor] = []
@@ -151,7 +154,7 @@ class NativeTransport:
         sent = sum((self._size - 1) * t.numel() * t.element_size() for t, _ in _chunked(pairs))
         return Flight(works, sent, landed, keep=[full for _, full in pairs])
 
-    def broadcast(self, tensor: Tensor, *, root: int) -> Flight:
+    def broadcast(self, tensor: Tensor, key: str, *, root: int) -> Flight:
         work = dist.broadcast(tensor, group=self._pg, group_src=root, async_op=True)
         sent = tensor.numel() * tensor.element_size() * (self._size - 1) if self._index == root else 0
         return Flight([work], sent, keep=[tensor])
