@@ -85,7 +85,6 @@ class RankPool:
         for rank, member in enumerate(gang):
             member.connection.send(Case(call, tuple(sys.path), rank, world_size, store_file, timeout_s + 30))
         outcomes, failures = _collect(gang, timeout_s)
-        Path(store_file).unlink(missing_ok=True)
         if failures:
             self.stop()
             raise RanksFailed(failures)

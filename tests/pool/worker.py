@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import importlib
 import os
@@ -10,7 +9,6 @@ import pickle
 import signal
 import sys
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -56,7 +54,9 @@ def serve(connection: Connection, log_file: str, stack_file: str) -> None:
             case = connection.recv()
         except EOFError:
             return
-        connection.send_bytes(_pickled(_run(case)))
+        outcome = _run(case)
+        connection.send_bytes(_pickled(outcome))
+        _leave_process_group(together=not outcome.error_type)
 
 
 def _redirect_output(log_file: str) -> None:
@@ -80,6 +80,7 @@ def _run(case: Case) -> Outcome:
 
 
 def _in_process_group(case: Case) -> Any:
+    import torch
     import torch.distributed as dist
 
     _extend_sys_path(case.sys_path)
@@ -91,18 +92,19 @@ def _in_process_group(case: Case) -> Any:
         world_size=case.world_size,
         timeout=timedelta(seconds=case.timeout_s),
     )
-    try:
-        return _call(body, case, arguments)
-    finally:
-        with contextlib.suppress(AssertionError):  # a body may have destroyed the group itself
-            dist.destroy_process_group()
-
-
-def _call(body: Callable[..., Any], case: Case, arguments: tuple[Any, ...]) -> Any:
-    import torch
-
     torch.manual_seed(0)
     return body(case.rank, case.world_size, *arguments)
+
+
+def _leave_process_group(*, together: bool) -> None:
+    """Together: a rank that closes its connections while others still make theirs would make them fail."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized():  # a body may have destroyed the group itself
+        return
+    if together:
+        dist.barrier()
+    dist.destroy_process_group()
 
 
 def _extend_sys_path(entries: tuple[str, ...]) -> None:

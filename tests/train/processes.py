@@ -28,7 +28,7 @@ class Launch:
             text=True,
         )
 
-    def end(self, timeout_s: float = 60) -> tuple[int, str, str]:
+    def end(self, timeout_s: float = 120) -> tuple[int, str, str]:
         """Exit code, stdout and stderr. Waits until whoever holds the pipes is gone too."""
         out, err = self.process.communicate(timeout=timeout_s)
         return self.process.returncode, out, err
@@ -57,7 +57,7 @@ class Launch:
         return found
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "waited too long"

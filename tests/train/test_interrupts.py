@@ -61,5 +61,5 @@ def test_ranks_end_with_a_killed_launcher(tmp_path: Path, stopped: bool) -> None
         pid = int((tmp_path / "run/pid-2").read_text().split()[0])
         os.kill(pid, signal.SIGSTOP)
     launch.process.kill()
-    until(lambda: launch.left() == [], timeout_s=5)
+    until(lambda: launch.left() == [], timeout_s=20)
     launch.end()

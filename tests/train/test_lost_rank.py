@@ -26,7 +26,7 @@ def lose_rank_3(folder: Path, how: signal.Signals) -> str:
     settings = ("--train.max_steps", "100000", "--data.max_seq_length", "128", "--comm.timeout_s", "3")
     launch = Launch("train", str(file), *settings, module="rankloom")
     metrics = folder / "run/metrics.jsonl"
-    until(lambda: metrics.exists() and metrics.read_text().count("\n") > 2, timeout_s=60)
+    until(lambda: metrics.exists() and metrics.read_text().count("\n") > 2)
     os.kill(launch.rank_pids(folder / "run/logs")[3], how)
     code, out, err = launch.end()
     assert (code, out, launch.left()) == (1, "", [])
