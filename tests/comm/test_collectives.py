@@ -17,7 +17,7 @@ NUMEL = 7  # of a member's chunk; divisible by no group size
 
 
 def values(member: int, numel: int, *, dtype: torch.dtype = torch.float32, salt: int = 0) -> Tensor:
-    """What ``member`` brings: numbers of very different size, so that the order of a sum shows in its bits."""
+    """What ``member`` brings: numbers of very different size, so that the order of a sum shows."""
     generator = torch.Generator().manual_seed(100 * salt + member)
     scale = 10.0 ** torch.randint(-4, 5, (numel,), generator=generator)
     return (torch.randn(numel, generator=generator) * scale).to(dtype)

@@ -82,7 +82,8 @@ def test_a_group_unlike_the_layout_is_named(ranks: Any) -> None:
     errors = ranks(4, a_group_with_its_members_turned)
     for rank, error in enumerate(errors):
         assert error == (
-            f"rank {rank}: its gtp_remat group holds rank 0 where the layout has rank 1 (group [1, 2, 3, 0]); "
+            f"rank {rank}: its gtp_remat group holds rank 0 where the layout has rank 1 "
+            "(group [1, 2, 3, 0]); "
             + GTPParallelLayout.resolve(world_size=4, **{W: 4}).coords(rank).describe()
         )
 

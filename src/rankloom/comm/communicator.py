@@ -92,21 +92,21 @@ class Communicator:
                 ]
                 raise RunError(
                     f"rank {rank} was started with another layout than rank {self.rank} "
-                    f"({'; '.join(differences) or 'another rank order'}): all ranks must be given the same parallel "
-                    "settings"
+                    f"({'; '.join(differences) or 'another rank order'}): all ranks must be given the same "
+                    "parallel settings"
                 )
 
     def verify(self) -> None:
-        """Gathers the ranks over every real group and compares them with the layout. Raises RunError naming rank and
-        axis where they disagree."""
+        """Gathers the ranks over every real group and compares them with the layout. Raises RunError naming
+        rank and axis where they disagree."""
         mine = torch.tensor([self.rank], device=self.device)
         for name, group in self._groups.items():
             told = group.stack(mine, "start-up check").flatten().tolist()
             for expected, rank in zip(group.ranks, told, strict=True):
                 if rank != expected:
                     raise RunError(
-                        f"rank {self.rank}: its {name} group holds rank {rank} where the layout has rank {expected} "
-                        f"(group {list(group.ranks)}); {self.layout.coords(self.rank).describe()}"
+                        f"rank {self.rank}: its {name} group holds rank {rank} where the layout has rank "
+                        f"{expected} (group {list(group.ranks)}); {self.layout.coords(self.rank).describe()}"
                     )
 
     def close(self) -> None:

@@ -40,13 +40,15 @@ class Flight:
 
 class Transport(Protocol):
     """``pairs`` are (full [n * k], own [k]) for a gather and (total fp32 or fp64 [k], full [n * k]) for a
-    reduction."""
+    reduction; ``key`` is the same on all members."""
 
-    def all_gather(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Flight: ...
+    def all_gather(self, pairs: Sequence[tuple[Tensor, Tensor]], key: str) -> Flight: ...
 
-    def reduce_scatter(self, pairs: Sequence[tuple[Tensor, Tensor]], *, accumulate: bool) -> Flight: ...
+    def reduce_scatter(
+        self, pairs: Sequence[tuple[Tensor, Tensor]], key: str, *, accumulate: bool
+    ) -> Flight: ...
 
-    def broadcast(self, tensor: Tensor, *, root: int) -> Flight: ...
+    def broadcast(self, tensor: Tensor, key: str, *, root: int) -> Flight: ...
 
 
 def _add(total: Tensor, chunks: Sequence[Tensor], *, accumulate: bool) -> None:
@@ -69,7 +71,7 @@ class PeerTransport:
         self._exchanged: Counter[str] = Counter()
 
     def _tag(self, key: str) -> int:
-        """Messages of two exchanges whose tags happen to be equal still arrive in the order of their launch."""
+        """Messages with equal tags arrive in the order of their launch, should two keys ever share one."""
         self._exchanged[key] += 1
         return zlib.crc32(f"{key}:{self._exchanged[key]}".encode()) & _TAG_BITS
 
