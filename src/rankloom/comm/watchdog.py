@@ -115,7 +115,7 @@ class Watchdog:
     def _gather_answers(self) -> list[RankState]:
         """Every living thread answers within a tick; the rest of the patience is for busy machines."""
         silent = {int(rank) for rank in self._layout.ranks}
-        deadline = time.monotonic() + max(1.0, 5 * self._tick_s)
+        deadline = time.monotonic() + min(10.0, max(2.0, self._timeout_s))
         answers: dict[int, dict[str, Any] | None] = {}
         while silent and time.monotonic() < deadline:
             for rank in sorted(silent):
