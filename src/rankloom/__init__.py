@@ -1,4 +1,5 @@
-"""rankloom: one set of ranks, two views. Weights are cut one way, tokens another, and everything follows from the layout."""
+"""rankloom: one set of ranks, two views. Weights are cut one way, tokens another, and everything follows from
+the layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The exceptions of rankloom. Their text is the whole message for the user; no traceback is needed to act on it."""
+"""The exceptions of rankloom. Their text is the whole message for the user; no traceback is needed to act on
+it."""
 
 from __future__ import annotations
 
