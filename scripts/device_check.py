@@ -48,7 +48,13 @@ MODEL = {
     "pad_token_id": None,
 }
 ROWS, LENGTH, STEPS = 8, 512, 10
-SMALLER = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "head_dim": 16, "vocab_size": 512}
+SMALLER = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "head_dim": 16,
+    "vocab_size": 512,
+}
 LR, BETAS, DECAY, CLIP = 1e-3, (0.9, 0.95), 0.1, 1.0
 TOLERANCE = 1e-4
 W, Q, TP, CP = (
