@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
+DEMO = str(Path(__file__).resolve().parents[1] / "examples/demo/demo.yaml")
 HEAVY = ("torch", "transformers", "tokenizers", "safetensors", "ray")
 DESCRIBING = ("errors", "layout", "config", "plan", "records", "explain", "check", "cli")
 
@@ -60,8 +62,9 @@ def test_describing_half_is_light(package: str) -> None:
         ("layout", "--help"),
         ("layout", "--world-size", "8"),
         ("layout", "--world-size", "8", "--json"),
+        ("layout", DEMO),
     ],
-    ids=" ".join,
+    ids=lambda arguments: " ".join(Path(word).name for word in arguments),
 )
 def test_commands_that_describe_are_light(arguments: tuple[str, ...]) -> None:
     assert loaded_by(RUN, *arguments) == ""
