@@ -29,6 +29,13 @@ def test_the_strongest_layer_wins_key_by_key(base: Mappings) -> None:
     assert [sources[f"optimizer.{name}"] for name in names] == ["cli", "file", "default", "derived"]
 
 
+def test_a_null_world_size_leaves_it_to_torchrun(base: Mappings) -> None:
+    mapping = {**base, "cluster": {"world_size": None}}
+    resolved = resolve(mapping, defaults={"cluster.world_size": 4})
+    assert resolved.layout.world_size == 4
+    assert resolved.sources["cluster.world_size"] == "default"
+
+
 def test_a_null_hides_weaker_layers(base: Mappings) -> None:
     base["data"] = {"train": None}
     resolved = resolve(

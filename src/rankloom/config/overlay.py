@@ -19,6 +19,8 @@ __all__ = ["Overlay", "Source", "lay_over"]
 
 Source = Literal["cli", "file", "default", "derived"]
 
+_LEFT_TO_THE_LAUNCHER = frozenset({"cluster.world_size"})  # null here is "what torchrun says", not "unset"
+
 
 @dataclass(frozen=True)
 class Overlay:
@@ -72,6 +74,8 @@ def lay_over(layers: Mapping[Source, Mapping[str, object]], *, origin: str) -> O
             problem = _problem_with(key, value)
             if problem:
                 problems.append(f"{problem}{_clause(key, source, origin)}")
+            elif value is None and key in _LEFT_TO_THE_LAUNCHER:
+                continue
             elif key == MODEL_CONFIG or key.startswith(f"{MODEL_CONFIG}."):
                 _merge_model_config(values, sources, key=key, value=value, source=source)
             else:
