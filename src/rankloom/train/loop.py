@@ -65,10 +65,13 @@ def run_connected(
     with phases("compare ranks and lanes"):
         worker.verify_data(0)
     max_steps = resolved.train.max_steps or data.stream.num_steps(resolved.train.epochs or 0)
-    for fact in _facts(resolved, plan, data, model):
+    folder = Path(resolved.checkpoint.dir) / "model"
+    for fact in [
+        *_facts(resolved, plan, data, model),
+        *_replaced(Path(str(resolved.logging.metrics)), folder),
+    ]:
         reporter.note(fact)
     summary = _train(resolved, worker, comm, data, reporter=reporter, max_steps=max_steps)
-    folder = Path(resolved.checkpoint.dir) / "model"
     worker.verify_copies()
     worker.export(folder)
     return {**summary, "model": str(folder), "metrics": resolved.logging.metrics}
@@ -106,6 +109,11 @@ def _facts(resolved: ResolvedConfig, plan: ModelPlan, data: PreparedData, model:
             f"max_position_embeddings {longest}"
         )
     return facts
+
+
+def _replaced(*paths: Path) -> list[str]:
+    """This run starts at step 1; what an earlier one left in the same place does not stay."""
+    return [f"{path} is of an earlier run and will be replaced" for path in paths if path.exists()]
 
 
 def _train(
