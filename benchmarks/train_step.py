@@ -10,14 +10,14 @@ those of the loopback interface for both, so that neither is judged by its own c
 from __future__ import annotations
 
 import argparse
-import cProfile
 import json
 import os
-import pstats
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rankloom.comm import Communicator
+from rankloom.comm import Activity, Communicator
 from rankloom.layout import GTPParallelLayout
 from rankloom.models import Rows, SeededParameters, ShardedModel, fill
 from rankloom.optim import ShardedAdamW
@@ -63,9 +63,9 @@ def config() -> LlamaConfig:
     return LlamaConfig(**{k: v for k, v in MODEL.items() if k != "model_type"})
 
 
-def rankloom_side(rank: int) -> Side:
+def rankloom_side(rank: int, activity: Activity | None = None) -> Side:
     layout = GTPParallelLayout.resolve(world_size=RANKS, tensor_parallel_num_weight_shards=2)
-    comm = Communicator(layout, rank, device=torch.device("cpu"), timeout_s=120)
+    comm = Communicator(layout, rank, device=torch.device("cpu"), timeout_s=120, activity=activity)
     model = ShardedModel(
         ModelPlan.build(ModelSpec.from_config(MODEL), layout), config(), comm, dtype=torch.float32
     )
@@ -201,20 +201,42 @@ def memory(rank: int, name: str, microbatches: int) -> float:
     return (resident_bytes("VmHWM") - base) / 2**20
 
 
+class TimedActivity(Activity):
+    """Adds up how long this rank blocks, by the kind of collective."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited_s: Counter[str] = Counter()
+
+    @contextmanager
+    def waiting(self, group: str, what: str, seq: int) -> Iterator[None]:
+        since = time.perf_counter()
+        with super().waiting(group, what, seq):
+            yield
+        self.waited_s[f"{group}: {what.split(' model.')[0].split(' lm_head')[0]}"] += (
+            time.perf_counter() - since
+        )
+
+
 def profile(rank: int, microbatches: int) -> str:
-    side = rankloom_side(rank)
+    """Where this rank's time goes: blocked in collectives, and in which operations the rest."""
+    activity, steps = TimedActivity(), 3
+    side = rankloom_side(rank, activity)
     side.step(batch(rank, 0, microbatches))
-    profiler = cProfile.Profile()
-    profiler.enable()
-    for step in range(1, 4):
-        side.step(batch(rank, step, microbatches))
-    profiler.disable()
-    path = tempfile.mktemp()
-    with open(path, "w") as stream:
-        pstats.Stats(profiler, stream=stream).sort_stats("tottime").print_stats(25)
-    text = Path(path).read_text()
-    os.unlink(path)
-    return text
+    activity.waited_s.clear()
+    with torch.profiler.profile() as profiler:
+        since = time.perf_counter()
+        for step in range(1, 1 + steps):
+            side.step(batch(rank, step, microbatches))
+        whole_s = time.perf_counter() - since
+    lines = [
+        f"rank {rank}: {whole_s / steps:.3f} s a step, {microbatches} microbatches; blocked in collectives, s:"
+    ]
+    lines += [f"  {name:<44} {seconds / steps:.3f}" for name, seconds in activity.waited_s.most_common()]
+    table = profiler.key_averages().table(
+        sort_by="self_cpu_time_total", row_limit=14, max_name_column_width=40
+    )
+    return "\n".join([*lines, f"operations over {steps} steps:", table])
 
 
 def run_rank(rank: int, store: str, job: str, args: tuple[Any, ...], queue: Any) -> None:
