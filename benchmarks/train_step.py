@@ -229,9 +229,7 @@ def profile(rank: int, microbatches: int) -> str:
         for step in range(1, 1 + steps):
             side.step(batch(rank, step, microbatches))
         whole_s = time.perf_counter() - since
-    lines = [
-        f"rank {rank}: {whole_s / steps:.3f} s a step, {microbatches} microbatches; blocked in collectives, s:"
-    ]
+    lines = [f"rank {rank}: {whole_s / steps:.3f} s a step, {microbatches} microbatches; blocked in, s:"]
     lines += [f"  {name:<44} {seconds / steps:.3f}" for name, seconds in activity.waited_s.most_common()]
     table = profiler.key_averages().table(
         sort_by="self_cpu_time_total", row_limit=14, max_name_column_width=40

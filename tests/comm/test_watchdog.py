@@ -20,7 +20,7 @@ from tests.pool import RankPool
 LAYOUT = GTPParallelLayout.resolve(
     world_size=4, tensor_model_parallel_size=2, tensor_parallel_num_weight_shards=4
 )  # tp groups [0, 1] [2, 3], gtp_remat groups [0, 2] [1, 3]
-TIMEOUT_S = 0.6
+TIMEOUT_S = 1.5
 Program = Callable[[Any, int], None]
 
 
@@ -75,7 +75,9 @@ def tcp_store(port: int, rank: int) -> Any:
     return PrefixStore("run", TCPStore("127.0.0.1", port, 4, rank == 0, wait_for_workers=False))
 
 
-def run_rank(rank: int, program: Program, make_store: Callable[[int], Any], report_file: str) -> None:
+def run_rank(
+    rank: int, program: Program, make_store: Callable[[int], Any], report_file: str, start: Any
+) -> None:
     from rankloom.comm.activity import Activity
     from rankloom.comm.watchdog import Watchdog
 
@@ -88,6 +90,7 @@ def run_rank(rank: int, program: Program, make_store: Callable[[int], Any], repo
         activity, lambda: make_store(rank), LAYOUT, rank=rank, timeout_s=TIMEOUT_S, on_failure=write
     )
     watchdog.start()
+    start.wait()  # a rank that starts late would be taken for one that hangs
     program(activity, rank)
     watchdog.stop()
 
@@ -104,7 +107,8 @@ def report_of(rank_pool: RankPool, tmp_path: Path) -> Callable[..., str]:
         )
         report = tmp_path / "report"
         context = multiprocessing.get_context("forkserver")
-        arguments = [(rank, program, make, str(report)) for rank in range(4)]
+        start = context.Barrier(4)
+        arguments = [(rank, program, make, str(report), start) for rank in range(4)]
         processes = [context.Process(target=run_rank, args=each, daemon=True) for each in arguments]
         for process in processes:
             process.start()

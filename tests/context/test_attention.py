@@ -67,7 +67,7 @@ def cut_attention(
     return [whole[0], *(t.transpose(1, 2) for t in whole[1:])]
 
 
-LAYOUTS = [(1, {}), (2, {CP: 2}), (3, {CP: 3}), (4, {CP: 4}), (4, {W: 4, Q: 4}), (4, {W: 2, Q: 2, CP: 2})]
+LAYOUTS = [(1, {}), (2, {CP: 2}), (3, {CP: 3}), (4, {CP: 4}), (4, {W: 2, Q: 2, CP: 2})]
 
 
 @pytest.mark.parametrize(("kv_heads", "window"), [(4, None), (2, None), (1, 5), (4, 3), (2, 1), (2, 24)])

@@ -48,8 +48,8 @@ def after_a_step(rank: int, world_size: int, settings: dict[str, Any], r: Recipe
         (8, {W: 4}),
         (8, {TP: 2, W: 4}),
         (4, {TP: 2, W: 4, "sequence_parallel": False}),
-        (8, {TP: 2, W: 4, Q: 4, CP: 2}),
-        (8, {W: 2, CP: 2, "rank_order": "tp-cp-gtp-dp-pp"}),
+        pytest.param(8, {TP: 2, W: 4, Q: 4, CP: 2}, marks=pytest.mark.long),
+        pytest.param(8, {W: 2, CP: 2, "rank_order": "tp-cp-gtp-dp-pp"}, marks=pytest.mark.long),
     ],
     ids=str,
 )

@@ -62,7 +62,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "another activation": {**LLAMA, "hidden_act": "gelu"},
     "four kv heads": {**FAMILIES["qwen3"], "num_key_value_heads": 4},
 }
-LAYOUTS = [(4, {TP: 2, W: 4, Q: 4}), (4, {W: 4, Q: 2})]
+LAYOUTS = [(4, {TP: 2, W: 4, Q: 4}), pytest.param(4, {W: 4, Q: 2}, marks=pytest.mark.long)]
 
 
 def recipe(family: str, **changes: Any) -> Recipe:
@@ -115,10 +115,10 @@ def test_four_tensor_ranks(ranks: Any, family: str, sequence_parallel: bool) -> 
     "settings",
     [
         {TP: 2, W: 4, CP: 2, ORDER: "tp-cp-gtp-dp-pp"},
-        {W: 4, Q: 2, CP: 2},
-        {W: 4, Q: 2, CP: 2, ORDER: "tp-cp-gtp-dp-pp"},
-        {TP: 2, W: 8, Q: 4},
-        {TP: 2, W: 4, "sequence_parallel": False, CP: 2},
+        pytest.param({W: 4, Q: 2, CP: 2}, marks=pytest.mark.long),
+        pytest.param({W: 4, Q: 2, CP: 2, ORDER: "tp-cp-gtp-dp-pp"}, marks=pytest.mark.long),
+        pytest.param({TP: 2, W: 8, Q: 4}, marks=pytest.mark.long),
+        pytest.param({TP: 2, W: 4, "sequence_parallel": False, CP: 2}, marks=pytest.mark.long),
     ],
     ids=str,
 )

@@ -81,6 +81,24 @@ def test_four_lanes_are_summed_and_divided_once(ranks: Any, shards: int, num_mic
     assert {name for sums, _, _ in results for name in sums} == {"weight", "norm"}
 
 
+def a_step_left_out(rank: int, world_size: int, settings: dict[str, Any]) -> dict[str, set[float]]:
+    """Gradients that are not finite are summed and then not used."""
+    units = Units.make(communicator(rank, world_size, settings), ROLES)
+    optimizer = optimizer_of(units)
+    accumulate(units, [math.inf, math.nan])
+    optimizer.finish_reductions()
+    assert not math.isfinite(optimizer.gradient_norm(1))
+    accumulate(units, [1.0])
+    optimizer.finish_reductions()
+    return pieces(optimizer)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+def test_nothing_is_left_of_gradients_that_are_not_finite(ranks: Any, shards: int) -> None:
+    for found in ranks(4, a_step_left_out, {W: shards}):
+        assert all(values == {4.0} for values in found.values())
+
+
 def every_rank_contributes_one(rank: int, world_size: int, settings: dict[str, Any]) -> Any:
     units = Units.make(communicator(rank, world_size, settings), ROLES)
     optimizer = optimizer_of(units)

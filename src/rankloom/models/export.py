@@ -80,6 +80,8 @@ def _write_configs(model: ShardedModel, folder: Path, tokenizer: Any) -> None:
         model.module.generation_config.save_pretrained(folder)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
+    for file in folder.glob("*.safetensors"):  # written readable by the owner alone, whatever the umask
+        file.chmod((folder / "config.json").stat().st_mode)
 
 
 class _Writer:
