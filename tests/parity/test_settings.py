@@ -85,8 +85,10 @@ HALF = from_folder("saved_in_bfloat16", "mistral", saved_dtype=torch.bfloat16)
 def test_start_from_a_folder(
     compared: Compared, references: Any, tmp_path: Path, problem: Problem, where: Layout
 ) -> None:
+    start = references.folder(problem) / "start"
+    assert (len(list(start.glob("*.safetensors"))) > 1) == bool(problem.saved)
     compared(problem, where).refuse()
-    _refuse_another_tokenizer(tmp_path / "model", references.folder(problem) / "start")
+    _refuse_another_tokenizer(tmp_path / "model", start)
     _refuse_what_transformers_cannot_load(tmp_path / "model")
 
 
