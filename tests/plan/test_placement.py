@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankloom.plan import Box, ModelPlan, ParameterSpec, Placement, Role, place
+from rankloom.errors import UserError
+from rankloom.layout import GTPParallelLayout
+from rankloom.plan import Box, ModelPlan, ModelSpec, ParameterSpec, Placement, Role, place
 from tests.optim.test_pieces import plans
 
 CUT = [Role.EMBEDDING, Role.COLUMN, Role.ROW, Role.HEAD]
@@ -99,3 +102,20 @@ def test_parameter_bytes_are_what_the_units_store(plan: ModelPlan, element_size:
     assert shards <= stored <= shards + pieces
     names = Counter(p.name for u in plan.units for p in u.placements)
     assert names == Counter(p.name for p in plan.spec.parameters)
+
+
+def test_a_vocabulary_too_small_for_tp_is_refused() -> None:
+    config = {
+        "model_type": "llama",
+        "vocab_size": 9,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "num_hidden_layers": 1,
+    }
+    layout = GTPParallelLayout.resolve(world_size=4, tensor_model_parallel_size=4)
+    with pytest.raises(
+        UserError, match=r"vocab_size 9 leaves the last of tensor_model_parallel_size 4 ranks"
+    ):
+        ModelPlan.build(ModelSpec.from_config(config), layout)

@@ -105,8 +105,8 @@ class Group:
         return self._launch(what, lambda t: t.broadcast(tensor, self._key(what), root=root), lambda: None)
 
     def all_reduce(self, tensor: Tensor, what: str) -> Tensor:
-        """The sum of all members' tensors, in a new tensor of the same shape and dtype; bf16 is summed in
-        fp32.
+        """The sum of all members' tensors, in the same shape and dtype (in a group of one, the tensor
+        itself); bf16 is summed in fp32.
 
         A reduce-scatter and an all-gather: 2 (n - 1) ceil(numel / n) elements sent a rank.
         """

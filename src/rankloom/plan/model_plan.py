@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
 from rankloom.plan.model_spec import ModelSpec
 from rankloom.plan.placement import Placement, place
@@ -83,7 +84,8 @@ class ModelPlan:
 
     @classmethod
     def build(cls, spec: ModelSpec, layout: GTPParallelLayout) -> ModelPlan:
-        """Raises UserError when TP does not divide the model's heads or widths."""
+        """Raises UserError when TP does not divide the model's heads or widths, or leaves a rank without rows
+        of the vocabulary."""
         spec.refuse_tensor_parallel(layout.tensor_model_parallel_size)
         placements = [
             place(
@@ -94,6 +96,8 @@ class ModelPlan:
             )
             for p in spec.parameters
         ]
+        for p in placements:
+            _refuse_empty_slices(p)
         units: dict[str, list[Placement]] = {}
         for p in placements:
             if p.sharded:
@@ -129,3 +133,15 @@ class ModelPlan:
     def parameter_bytes(self, element_size: int) -> int:
         """Bytes of stored parameters on every rank, padding included. ``element_size`` in bytes."""
         return element_size * sum(unit.stored_numel for unit in self.units)
+
+
+def _refuse_empty_slices(placement: Placement) -> None:
+    """Each TP rank takes ceil(rows / TP) rows of the vocabulary, so a very small one may not reach the last
+    rank."""
+    if placement.tp_dim is not None and not placement.tp_box(placement.tp_size - 1).num_elements:
+        rows = placement.spec.shape[placement.tp_dim]
+        raise UserError(
+            f"vocab_size {rows} leaves the last of tensor_model_parallel_size {placement.tp_size} ranks without "
+            f"a row of {placement.name}: each rank takes {placement.tp_local_shape[placement.tp_dim]}; use a "
+            "smaller tensor_model_parallel_size"
+        )

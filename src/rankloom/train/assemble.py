@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import AutoConfig
+from transformers import AutoConfig, GenerationConfig
 
 from rankloom.comm import Activity, Communicator
 from rankloom.config import ResolvedConfig
@@ -91,6 +91,8 @@ def build_model(
     )
     if resolved.model.path is not None:
         fill(model, SafetensorsFolder(Path(resolved.model.path), plan.spec))
+        if (Path(resolved.model.path) / "generation_config.json").is_file():
+            model.module.generation_config = GenerationConfig.from_pretrained(resolved.model.path)
     else:
         fill(model, SeededParameters(resolved.train.seed, std=config.initializer_range))
     stored = sum(unit.stored.numel() * unit.stored.element_size() for unit in model.stores)

@@ -148,8 +148,3 @@ class WeightUnit:
             return None
         pairs = [(self._view(self.gradients, name), full) for name, full in inputs.items()]
         return self._group.reduce_scatter(pairs, f"reduce {self.name}", accumulate=not first_microbatch)
-
-    def forget(self) -> None:
-        """Drops what an interrupted microbatch left behind."""
-        self.release()
-        self._inputs, self._written = {}, {}
