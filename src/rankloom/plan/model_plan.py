@@ -141,7 +141,7 @@ def _refuse_empty_slices(placement: Placement) -> None:
     if placement.tp_dim is not None and not placement.tp_box(placement.tp_size - 1).num_elements:
         rows = placement.spec.shape[placement.tp_dim]
         raise UserError(
-            f"vocab_size {rows} leaves the last of tensor_model_parallel_size {placement.tp_size} ranks without "
-            f"a row of {placement.name}: each rank takes {placement.tp_local_shape[placement.tp_dim]}; use a "
+            f"vocab_size {rows} leaves the last of tensor_model_parallel_size {placement.tp_size} ranks "
+            f"without a row of {placement.name}: each rank takes {placement.tp_local_shape[placement.tp_dim]}; use a "
             "smaller tensor_model_parallel_size"
         )
