@@ -139,9 +139,9 @@ def _refuse_empty_slices(placement: Placement) -> None:
     """Each TP rank takes ceil(rows / TP) rows of the vocabulary, so a very small one may not reach the last
     rank."""
     if placement.tp_dim is not None and not placement.tp_box(placement.tp_size - 1).num_elements:
-        rows = placement.spec.shape[placement.tp_dim]
+        rows, chunk = placement.spec.shape[placement.tp_dim], placement.tp_local_shape[placement.tp_dim]
         raise UserError(
             f"vocab_size {rows} leaves the last of tensor_model_parallel_size {placement.tp_size} ranks "
-            f"without a row of {placement.name}: each rank takes {placement.tp_local_shape[placement.tp_dim]}; use a "
-            "smaller tensor_model_parallel_size"
+            f"without a row of {placement.name}: each rank takes {chunk}; use a smaller "
+            "tensor_model_parallel_size"
         )
