@@ -17,6 +17,12 @@ def chat(*turns: tuple[str, object]) -> str:
     return json.dumps({"messages": [{"role": role, "content": content} for role, content in turns]})
 
 
+def turn_with(**keys: object) -> str:
+    """A chat with more keys in its answer."""
+    answer = {"role": "assistant", "content": "b", **keys}
+    return json.dumps({"messages": [{"role": "user", "content": "a"}, answer]})
+
+
 def write(folder: Path, *lines: str | bytes) -> Path:
     path = folder / "chats.jsonl"
     path.write_bytes(b"".join((line.encode() if isinstance(line, str) else line) + b"\n" for line in lines))
@@ -48,6 +54,18 @@ BAD_LINES: dict[str, tuple[str | bytes, str]] = {
     "surrogate": (chat(("user", "\ud800"), ("assistant", "b")), "unpaired surrogate: message 1 (user)"),
     "not utf-8": (GOOD.encode().replace(b"Hello", b"H\xe9llo"), "not valid UTF-8: byte 0xe9 at byte"),
     "utf-16": (GOOD.encode("utf-16"), "this looks like UTF-16"),
+    "weight": (
+        turn_with(weight=0),
+        'choosing the turns to train is not supported: message 2 (assistant) has "weight" 0; every',
+    ),
+    "half a weight": (turn_with(weight=0.5), 'message 2 (assistant) has "weight" 0.5'),
+    "not to be trained": (turn_with(train=False), 'message 2 (assistant) has "train" false'),
+    "parts to be trained": (turn_with(train_detail=[{"begin_offset": 0}]), 'has "train_detail" [{'),
+    "reasoning": (
+        turn_with(reasoning_content="hm"),
+        'more than role and content is not supported: message 2 (assistant) has "reasoning_content"',
+    ),
+    "name": (turn_with(name="Ann"), 'message 2 (assistant) has "name"'),
     "tools": ('{"tools": [1], "messages": []}', 'tool calls are not supported: found "tools"'),
 }
 
@@ -75,6 +93,12 @@ def test_a_message_stays_short_and_printable(key: str, tmp_path: Path) -> None:
         read_jsonl(path)
     assert len(str(caught.value)) < 400
     assert str(caught.value).isprintable()
+
+
+def test_keys_that_change_nothing_pass(tmp_path: Path) -> None:
+    harmless = turn_with(weight=1.0, train=True, name=None, reasoning_content="", id=7, tool_calls=[])
+    messages = [record.messages for record in read_jsonl(write(tmp_path, turn_with(), harmless)).records]
+    assert messages[0] == messages[1]
 
 
 def test_skipping_counts_by_reason(tmp_path: Path) -> None:

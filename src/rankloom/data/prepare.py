@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PreparedData", "prepare", "prepare_data"]
 
-FORMAT_VERSION = 1  # raised when the same inputs would give another folder
+FORMAT_VERSION = 2  # raised when the same inputs would give another folder
 TOKENIZER = "tokenizer"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,9 @@ __all__ = ["ROLES", "BadRecordError", "ChatRecord", "Message", "RecordSet", "mes
 
 ROLES = ("system", "user", "assistant", "tool")
 TOOL_KEYS = ("tools", "functions", "tool_calls", "function_call")
+# Keys that chat templates render beside role and content, or that other programs train by.
+RENDERED_KEYS = ("name", "reasoning_content", "reasoning", "thinking", "tool_call_id", "prefix")
+TRAINING_KEYS = ("weight", "train", "train_detail")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,22 @@ def _message(turn: object, place: int) -> Message:
         raise BadRecordError(
             "unpaired surrogate", f"message {place} ({role}) has half of a \\uD8xx\\uDCxx pair"
         )
+    _refuse_other_keys(turn, f"message {place} ({role})")
     return Message(role=role, content=content)
+
+
+def _refuse_other_keys(turn: Mapping[str, object], what: str) -> None:
+    """Passing over these would train on another text, or on more of it, than the file says."""
+    for key in TRAINING_KEYS:
+        value = turn.get(key)
+        if value is not None and value is not True and not (key == "weight" and value == 1):
+            detail = (
+                f'{what} has "{key}" {_cut(json.dumps(value), 20)}; every assistant turn is trained alike'
+            )
+            raise BadRecordError("choosing the turns to train is not supported", detail)
+    for key in RENDERED_KEYS:
+        if turn.get(key):  # null and empty ones say nothing
+            raise BadRecordError("more than role and content is not supported", f'{what} has "{key}"')
 
 
 def _refuse_tools(value: Mapping[str, object]) -> None:
