@@ -179,6 +179,10 @@ def test_a_broken_or_missing_file_is_named(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"no \*.safetensors files in"):
         SafetensorsFolder(folder, spec)
+    for broken in ("{", "[1]", '{"metadata": {}}', '{"weight_map": [1]}', '{"weight_map": {"a": 1}}'):
+        (folder / "model.safetensors.index.json").write_text(broken)
+        with pytest.raises(UserError, match=r"model\.safetensors\.index\.json (cannot be read|must hold)"):
+            SafetensorsFolder(folder, spec)
     index = {"weight_map": {p.name: "model-00001-of-00001.safetensors" for p in spec.parameters}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(UserError, match=r"model-00001-of-00001.safetensors is named by the index"):

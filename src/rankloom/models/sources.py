@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -116,12 +116,22 @@ def _index(box: Box) -> tuple[slice, ...]:
 def _files_by_name(folder: Path) -> dict[str, Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        weight_map = json.loads(index.read_text())["weight_map"]
-        return {name: folder / file for name, file in weight_map.items()}
+        return {name: folder / file for name, file in _weight_map(index).items()}
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UserError(f"no *.safetensors files in {folder}: it is not a model folder that can be read")
     return {name: path for path in files for name in _open(path).keys()}  # noqa: SIM118 (not a dict)
+
+
+def _weight_map(index: Path) -> Mapping[str, str]:
+    try:
+        content = json.loads(index.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{index} cannot be read: {error}") from error
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+        raise UserError(f"{index} must hold a weight_map from the names of parameters to files of its folder")
+    return weight_map
 
 
 def _open(path: Path) -> Any:
