@@ -25,7 +25,14 @@ from rankloom.errors import UserError
         (["--train.seed", "1", "--train.seed", "2"], {"train.seed": 2}),
         (["--train.max-steps", "5"], {"train.max_steps": 5}),
         (["--model.config.hidden_size", "64"], {"model.config.hidden_size": 64}),
-        (["--checkpoint.dir="], {"checkpoint.dir": None}),
+        (["--checkpoint.dir="], {"checkpoint.dir": ""}),
+        (["--checkpoint.dir", ""], {"checkpoint.dir": ""}),
+        (["--optimizer.no_decay", "['*']"], {"optimizer.no_decay": ["*"]}),
+        (
+            ["--optimizer.no_decay", "*.bias"],
+            "the value of --optimizer.no_decay starts with *, which means something else in YAML; quote it: "
+            """'"*.bias"', or as an entry of a list '["*.bias"]'""",
+        ),
         (["--data.train", "--x.y=1"], "--data.train has no value; write --data.train VALUE"),
         (["--data.train"], "--data.train has no value; write --data.train VALUE"),
         (["stray"], "'stray' does not belong to any --key.sub; write --key.sub VALUE"),

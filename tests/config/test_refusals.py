@@ -19,8 +19,7 @@ Refusal = Callable[..., str]
     [
         (
             {"train": {"learning_rte": 5e-5}},
-            "train.learning_rte is not a setting; did you mean learning_rate? Here that is optimizer.lr "
-            "(train section of run.yaml)",
+            "train.learning_rte is not a setting; did you mean optimizer.lr? (train section of run.yaml)",
         ),
         (
             {"train": {"learning_rate": 5e-5}},
@@ -50,6 +49,24 @@ Refusal = Callable[..., str]
             {"model": {"hidden_size": 8}},
             "model.hidden_size is not a setting; here it is model.config.hidden_size "
             "(model section of run.yaml)",
+        ),
+        (
+            {"cluster": {"nodes": 2}},
+            "cluster.nodes is not a setting; here it is cluster.world_size (cluster section of run.yaml)",
+        ),
+        (
+            {"data": {"seq_len": 8}},
+            "data.seq_len is not a setting; here it is data.max_seq_length (data section of run.yaml)",
+        ),
+        (
+            {"train": {"gradient_accumulation_steps": 2}},
+            "train.gradient_accumulation_steps is not a setting; it follows from train.global_batch_size, "
+            "train.micro_batch_size and the lanes of the layout (train section of run.yaml)",
+        ),
+        (
+            {"parallel": {"expert_model_parallel_size": 2}},
+            "parallel.expert_model_parallel_size is not a setting; expert parallelism is not supported "
+            "(parallel section of run.yaml)",
         ),
         (
             {"comm": {"xyzzy": 1}},
@@ -88,9 +105,16 @@ def test_unknown_keys_of_other_layers(refusal: Refusal, layer: str) -> None:
         ("optimizer.lr", float("nan"), "a number of at least 0"),
         ("optimizer.eps", 0, "a number greater than 0"),
         ("optimizer.betas", [0.9, 1.0], "a list of 2, each entry a number of at least 0 and less than 1"),
-        ("optimizer.no_decay", "*.bias", "a list, each entry a text"),
+        ("optimizer.no_decay", "*.bias", "a list, each entry a text that is not empty"),
         ("data.packing", "perhaps", "true or false"),
-        ("data.train", True, "a text, or null"),
+        ("data.train", True, "a text that is not empty, or null"),
+        ("data.train", "", "a text that is not empty, or null"),
+        ("data.cache_dir", " ", "a text that is not empty, or null"),
+        ("model.path", "", "a text that is not empty, or null"),
+        ("logging.metrics", "", "a text that is not empty, or null"),
+        ("checkpoint.dir", "", "a text that is not empty"),
+        ("train.max_steps", "", "an integer of at least 1, or null"),
+        ("comm.timeout_s", 1e30, "a number greater than 0 and at most 31536000 (a year)"),
         ("schedule.decay", "cos", "one of constant, linear, cosine"),
         ("model.dtype", "fp8", "float32 or bfloat16"),
         ("model.config", [1], "a mapping, or null"),

@@ -115,6 +115,32 @@ def test_with_epochs_the_schedule_has_no_end_yet(base: Mappings) -> None:
     assert resolve(base).schedule.decay_samples is None
 
 
+def test_an_exponent_on_the_command_line_is_a_number(base: Mappings) -> None:
+    resolved = resolve(base, cli={"train.max_steps": "1e2", "optimizer.lr": "3e-4"})
+    assert (resolved.train.max_steps, resolved.optimizer.lr) == (100, 3e-4)
+
+
+def test_a_warmup_that_never_ends_is_said(base: Mappings) -> None:
+    base["schedule"] = {"warmup_samples": 12}
+    assert resolve(base, cli={"train.max_steps": 4}).notes == ()
+    (note,) = resolve(base).notes
+    assert note.endswith("reaches optimizer.lr in the last step only")
+    assert resolve(base, cli={"train.max_steps": 2}).notes == (
+        "schedule.warmup_samples 12 is longer than the run's 8 samples: the learning rate never reaches "
+        "optimizer.lr",
+    )
+
+
+def test_checkpoint_settings_that_do_nothing_yet_are_said_where_somebody_wrote_them(base: Mappings) -> None:
+    assert resolve(base).notes == ()
+    assert resolve({**base, "checkpoint": {"resume": "never"}}).notes == ()
+    assert resolve(base, cli={"checkpoint.resume": "auto"}).notes == (
+        "checkpoint.resume auto: nothing is resumed yet: a run starts at step 1",
+    )
+    (note,) = resolve({**base, "checkpoint": {"keep": 2}}).notes
+    assert note.startswith("checkpoint.keep 2: no checkpoint is written during a run yet")
+
+
 def test_a_set_decay_is_kept(base: Mappings) -> None:
     base["schedule"] = {"decay_samples": 100}
     resolved = resolve(base)

@@ -11,13 +11,16 @@ from rankloom.errors import UserError
 
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
+_YAML_SIGNS = "*&!%@`|>"  # alias, anchor, tag, directive, reserved, block text
+
 
 def parse_overrides(args: Sequence[str]) -> dict[str, object]:
     """Dotted keys and their values, parsed as YAML, from ``--key.sub VALUE`` and ``--key.sub=VALUE``.
 
     Hyphens in a key count as underscores, and the last of several values for one key wins. YAML 1.1 reads
-    ``3e-4`` as a string; the schema turns it into a number where one is wanted. Raises UserError for a word
-    without a key, a key without a value, a key without a section, or a value that is not YAML.
+    ``3e-4`` as a string; the schema turns it into a number where one is wanted. An empty value is an empty
+    text. Raises UserError for a word without a key, a key without a value, a key without a section, or a
+    value that is not YAML.
 
     >>> parse_overrides(["--train.max_steps", "20", "--optimizer.betas=[0.9, 0.99]"])
     {'train.max_steps': 20, 'optimizer.betas': [0.9, 0.99]}
@@ -50,6 +53,13 @@ def _checked_key(key: str) -> str:
 
 
 def _value(key: str, text: str) -> object:
+    if not text.strip():
+        return text  # YAML reads nothing as null, which would quietly mean the default
+    if text[0] in _YAML_SIGNS:
+        raise UserError(
+            f"the value of --{key} starts with {text[0]}, which means something else in YAML; quote it: "
+            f"'\"{text}\"', or as an entry of a list '[\"{text}\"]'"
+        )
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -34,6 +34,9 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "num_train_epochs": "train.epochs",
         "recompute_activations": "train.gradient_checkpointing",
         "seq_length": "data.max_seq_length",
+        "seq_len": "data.max_seq_length",
+        "max_seq_len": "data.max_seq_length",
+        "sequence_length": "data.max_seq_length",
         "max_length": "data.max_seq_length",
         "train_data_path": "data.train",
         "tensor_parallel_size": "parallel.tensor_model_parallel_size",
@@ -45,6 +48,9 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "output_dir": "checkpoint.dir",
         "nproc_per_node": "cluster.world_size",
         "num_gpus": "cluster.world_size",
+        "nodes": "cluster.world_size",
+        "nnodes": "cluster.world_size",
+        "num_nodes": "cluster.world_size",
         "model_type": "model.config.model_type",
         "vocab_size": "model.config.vocab_size",
         "hidden_size": "model.config.hidden_size",
@@ -52,6 +58,20 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "num_hidden_layers": "model.config.num_hidden_layers",
         "num_attention_heads": "model.config.num_attention_heads",
         "num_key_value_heads": "model.config.num_key_value_heads",
+    }
+)
+
+# What people look for and no setting here means.
+NOT_HERE: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("gradient_accumulation_steps", "grad_accumulation_steps", "accumulate_grad_batches"),
+            "it follows from train.global_batch_size, train.micro_batch_size and the lanes of the layout",
+        ),
+        **dict.fromkeys(
+            ("expert_model_parallel_size", "expert_tensor_parallel_size", "expert_parallel_size"),
+            "expert parallelism is not supported",
+        ),
     }
 )
 
@@ -65,6 +85,8 @@ def explain_unknown(path: str) -> str:
     if owners:
         where = " or ".join(f"{s}.{name}" for s in owners)
         return f"{path} is not a setting; {name} belongs in the {' or '.join(owners)} section: {where}"
+    if name in NOT_HERE:
+        return f"{path} is not a setting; {NOT_HERE[name]}"
     if name in ELSEWHERE:
         return f"{path} is not a setting; here it is {ELSEWHERE[name]}"
     if not section and (close := get_close_matches(name, SECTIONS, n=1)):
@@ -76,8 +98,7 @@ def _suggestion(section: str, name: str) -> str:
     scores = {key: _likeness(name, key, section=section) for key in (*KEYS, *ELSEWHERE)}
     best = max(scores, key=lambda key: scores[key])
     if scores[best] >= 0.6:
-        translated = f" Here that is {ELSEWHERE[best]}" if best in ELSEWHERE else ""
-        return f"did you mean {best}?{translated}"
+        return f"did you mean {ELSEWHERE.get(best, best)}?"
     if section in SECTIONS:
         return f"settings of {section}: {', '.join(SECTIONS[section].model_fields)}"
     return f"sections: {', '.join(SECTIONS)}"

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from rankloom.config.batch import BatchArithmetic
 from rankloom.config.draft import Draft, Settings
+from rankloom.config.notes import notes_on
 from rankloom.config.overlay import Overlay
 from rankloom.config.schema import (
     SECTIONS,
@@ -59,6 +60,11 @@ class ResolvedConfig:
     def sources(self) -> Mapping[str, str]:
         """Dotted key -> "cli", "file", "default" (given in code) or "derived" (class defaults too)."""
         return MappingProxyType(dict(self._sources))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines to show before training about settings that will not do what they seem to say."""
+        return tuple(notes_on(self))
 
     def where(self, *keys: str) -> str:
         """Where settings came from, for messages: "train section of run.yaml; --data.seed"; "" if derived."""

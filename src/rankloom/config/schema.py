@@ -12,7 +12,16 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from rankloom.config.values import Beta, Count, FreeMapping, NonNegative, NonNegativeInt, Positive, Text
+from rankloom.config.values import (
+    Beta,
+    Count,
+    FreeMapping,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    Seconds,
+    Text,
+)
 
 __all__ = [
     "SECTIONS",
@@ -125,7 +134,7 @@ class ClusterSection(Section):
 class CommSection(Section):
     """Communication."""
 
-    timeout_s: Positive = 600.0  # seconds a rank may wait for the others in one collective
+    timeout_s: Seconds = 600.0  # seconds a rank may wait for the others in one collective
 
 
 class LoggingSection(Section):

@@ -9,6 +9,8 @@ from typing import Annotated, Literal, TypeAlias, Union, get_args, get_origin
 
 from pydantic import BeforeValidator, Field
 
+from rankloom.config.yaml_file import as_number
+
 __all__ = [
     "Beta",
     "Count",
@@ -16,10 +18,14 @@ __all__ = [
     "NonNegative",
     "NonNegativeInt",
     "Positive",
+    "Seconds",
     "Text",
     "allowed_text",
     "allows_null",
 ]
+
+
+SECONDS_OF_A_YEAR = 365 * 24 * 3600  # more than that overflows the clocks of communication libraries
 
 
 @dataclass(frozen=True)
@@ -29,10 +35,10 @@ class Allowed:
     text: str
 
 
-def _not_bool(value: object) -> object:
+def _number(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("a truth value is no number")
-    return value
+    return as_number(value)
 
 
 def _text(value: object) -> object:
@@ -41,12 +47,18 @@ def _text(value: object) -> object:
     return str(value) if is_other else value
 
 
-_NUMBER = BeforeValidator(_not_bool)
+_NUMBER = BeforeValidator(_number)
 
 Count: TypeAlias = Annotated[int, _NUMBER, Field(ge=1), Allowed("an integer of at least 1")]
 NonNegativeInt: TypeAlias = Annotated[int, _NUMBER, Field(ge=0), Allowed("an integer of at least 0")]
 Positive: TypeAlias = Annotated[
     float, _NUMBER, Field(gt=0, allow_inf_nan=False), Allowed("a number greater than 0")
+]
+Seconds: TypeAlias = Annotated[
+    float,
+    _NUMBER,
+    Field(gt=0, le=SECONDS_OF_A_YEAR, allow_inf_nan=False),
+    Allowed(f"a number greater than 0 and at most {SECONDS_OF_A_YEAR} (a year)"),
 ]
 NonNegative: TypeAlias = Annotated[
     float, _NUMBER, Field(ge=0, allow_inf_nan=False), Allowed("a number of at least 0")
@@ -54,7 +66,9 @@ NonNegative: TypeAlias = Annotated[
 Beta: TypeAlias = Annotated[
     float, _NUMBER, Field(ge=0, lt=1), Allowed("a number of at least 0 and less than 1")
 ]
-Text: TypeAlias = Annotated[str, BeforeValidator(_text), Field(min_length=1), Allowed("a text")]
+Text: TypeAlias = Annotated[
+    str, BeforeValidator(_text), Field(pattern=r"\S"), Allowed("a text that is not empty")
+]
 FreeMapping: TypeAlias = Annotated[dict[str, object], Allowed("a mapping")]
 
 
