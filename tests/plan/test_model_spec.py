@@ -178,8 +178,27 @@ def test_tp_need_not_divide_the_vocabulary() -> None:
         ({"model_type": "llama", "num_hidden_layers": True}, "not True"),
         ({"model_type": "qwen3", "head_dim": None}, "head_dim of the model's config"),
         ({"model_type": "llama", "tie_word_embeddings": None}, "must be true or false, not None"),
-        ({"model_type": "qwen2", "num_attention_heads": 6, "num_key_value_heads": 4}, "not a multiple of"),
-        ({"model_type": "llama", "hidden_size": 50, "num_attention_heads": 4}, "hidden_size 50"),
+        (
+            {"model_type": "qwen2", "num_attention_heads": 6, "num_key_value_heads": 4},
+            "num_attention_heads 6 of the model's config is not a multiple of num_key_value_heads 4; "
+            "try num_key_value_heads 3 or 6",
+        ),
+        (
+            {"model_type": "llama", "hidden_size": 33, "num_attention_heads": 4},
+            "hidden_size 33 of the model's config is not a multiple of num_attention_heads 4; try 32 or 40",
+        ),
+        (
+            {"model_type": "llama", "hidden_size": 33, "num_attention_heads": 4, "head_dim": 8},
+            "num_attention_heads 4; try 32 or 36",
+        ),
+        ({"model_type": "llama", "hidden_size": 4}, "less than num_attention_heads 32; try 64 or more"),
+        (
+            {"model_type": "mistral", "hidden_size": 28, "num_attention_heads": 4, "num_key_value_heads": 4},
+            "head_dim 7 = hidden_size 28 / num_attention_heads 4 of the model's config is odd, and rotary "
+            "positions turn pairs of numbers; try hidden_size 24 or 32",
+        ),
+        ({"model_type": "qwen3", "head_dim": 7}, "head_dim 7 of the model's config is odd"),
+        ({"model_type": "qwen3", "head_dim": 1}, "try 2"),
     ],
 )
 def test_refusals(config: dict[str, object], message: str) -> None:

@@ -10,6 +10,7 @@ from rankloom.plan.collectives import (
     bytes_by_group,
     step_collectives,
 )
+from rankloom.plan.config_fields import refuse_unknown_fields
 from rankloom.plan.model_plan import FlatUnit, ModelPlan, PieceRange
 from rankloom.plan.model_spec import ModelSpec, ParameterSpec, Role
 from rankloom.plan.placement import Box, Placement, place
@@ -29,6 +30,7 @@ __all__ = [
     "StepShape",
     "bytes_by_group",
     "place",
+    "refuse_unknown_fields",
     "sequence_multiple",
     "step_collectives",
 ]

@@ -7,11 +7,12 @@ linear weight is [out_features, in_features], an embedding [vocab_size, hidden_s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from rankloom.errors import UserError
+from rankloom.plan.config_values import refuse_values
 from rankloom.plan.families import Family, family_of
 
 __all__ = ["ModelSpec", "ParameterSpec", "Role"]
@@ -76,15 +77,17 @@ class ModelSpec:
         """From the content of a ``config.json``; keys left out take the class defaults of transformers.
 
         ``vocab_size`` (the tokenizer's) is used where the config has none.
-        Raises UserError for another family, dropout, quantized weights, and sizes that make no model.
+        Raises UserError for another family, dropout, quantized weights, rope that depends on the layout, and
+        values that make no model. Unknown keys are not looked at: see `refuse_unknown_fields`.
         """
         family = family_of(config)
-        _refuse_unsupported(config)
+        refuse_values(config)
         if vocab_size is not None and config.get("vocab_size") is None:
             config = {**config, "vocab_size": vocab_size}
         read = _Reader(config, family)
         sizes = _Sizes.read(read)
-        _refuse_head_counts(family, sizes)
+        head_dim_given = config.get("head_dim", family.defaults["head_dim"]) is not None
+        _refuse_head_counts(family, sizes, head_dim_given=head_dim_given)
         tied = read.flag("tie_word_embeddings")
         biases = _Biases(*(read.flag(b) for b in (family.qkv_bias, family.output_bias, family.mlp_bias)))
         return cls(
@@ -168,6 +171,11 @@ class _Sizes:
     @classmethod
     def read(cls, read: _Reader) -> _Sizes:
         hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
+        if hidden < heads:
+            raise UserError(
+                f"hidden_size {hidden} of the model's config is less than num_attention_heads {heads}; "
+                f"try {2 * heads} or more"
+            )
         return cls(
             hidden=hidden,
             layers=read.size("num_hidden_layers"),
@@ -186,32 +194,42 @@ class _Biases:
     mlp: bool
 
 
-def _refuse_unsupported(config: Mapping[str, object]) -> None:
-    for key, value in config.items():
-        is_dropout = "dropout" in key or key.endswith("_pdrop")
-        if is_dropout and isinstance(value, int | float) and value > 0:
-            raise UserError(
-                f"{key} {value} of the model's config: training with dropout is not supported, because every "
-                f"layout must give the same numbers; set it to 0"
-            )
-    if config.get("quantization_config") is not None:
-        raise UserError(
-            "the model's config has a quantization_config: quantized weights cannot be trained; "
-            "use an unquantized model"
-        )
-
-
-def _refuse_head_counts(family: Family, sizes: _Sizes) -> None:
+def _refuse_head_counts(family: Family, sizes: _Sizes, *, head_dim_given: bool) -> None:
     hidden, heads, kv_heads = sizes.hidden, sizes.heads, sizes.kv_heads
     if heads % kv_heads:
+        divisors = [d for d in range(1, heads + 1) if heads % d == 0]
+        near = [d for d in divisors if d < kv_heads][-1:] + [d for d in divisors if d > kv_heads][:1]
         raise UserError(
             f"num_attention_heads {heads} of the model's config is not a multiple of "
-            f"num_key_value_heads {kv_heads}"
+            f"num_key_value_heads {kv_heads}; try num_key_value_heads {_either(near)}"
         )
+    # Without a head_dim, hidden_size over heads is one, and it must be even for rotary positions.
+    step = heads if head_dim_given else 2 * heads
     if family.hidden_divides_by_heads and hidden % heads:
         raise UserError(
-            f"hidden_size {hidden} of the model's config is not a multiple of num_attention_heads {heads}"
+            f"hidden_size {hidden} of the model's config is not a multiple of num_attention_heads {heads}; "
+            f"try {_either(_multiples_near(hidden, step))}"
         )
+    if sizes.head_dim % 2 == 0:
+        return
+    if head_dim_given:
+        near = [size for size in (sizes.head_dim - 1, sizes.head_dim + 1) if size]
+        equation, remedy = f"head_dim {sizes.head_dim}", _either(near)
+    else:
+        equation = f"head_dim {sizes.head_dim} = hidden_size {hidden} / num_attention_heads {heads}"
+        remedy = f"hidden_size {_either(_multiples_near(hidden, step))}"
+    raise UserError(
+        f"{equation} of the model's config is odd, and rotary positions turn pairs of numbers; try {remedy}"
+    )
+
+
+def _multiples_near(size: int, step: int) -> list[int]:
+    below = size // step * step
+    return [multiple for multiple in (below, below + step) if multiple]
+
+
+def _either(sizes: Sequence[int]) -> str:
+    return " or ".join(map(str, sizes))
 
 
 def _weight(module: str, rows: int, columns: int, role: Role, *, unit: str) -> ParameterSpec:
