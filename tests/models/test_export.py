@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from rankloom.errors import UserError
+from rankloom.errors import RunError, UserError
 from rankloom.layout import GTPParallelLayout
 from rankloom.models import SafetensorsFolder, ShardedModel, export, fill, logical_parameters
 from rankloom.plan import ModelSpec
+from rankloom.plan.exported import mark_exported
 from tests.runtime.models import FAMILIES, Recipe, random_rows, tensor_rows
 from tests.runtime.sharded import build, step
 
@@ -187,3 +189,29 @@ def test_a_broken_or_missing_file_is_named(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(UserError, match=r"model-00001-of-00001.safetensors is named by the index"):
         SafetensorsFolder(folder, spec)
+
+
+def test_a_foreign_folder_is_not_replaced_and_the_new_model_stays(tmp_path: Path) -> None:
+    module = sys.modules["rankloom.models.export"]
+    folder, new = tmp_path / "model", tmp_path / "model.partial"
+    for path in (folder, new):
+        path.mkdir()
+        (path / "file").write_text(path.name)
+    with pytest.raises(UserError, match=r"model was not written by .* it is in .*model\.partial"):
+        module._replace(folder)
+    assert (folder / "file").read_text() == "model"
+    assert (new / "file").read_text() == "model.partial"
+    mark_exported(folder, GTPParallelLayout.resolve(world_size=2), version="1")
+    module._replace(folder)
+    assert (folder / "file").read_text() == "model.partial"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_full_disk_names_the_folder_and_leaves_no_part(tmp_path: Path) -> None:
+    module = sys.modules["rankloom.models.export"]
+    (tmp_path / "model.partial").mkdir()
+    for error in (OSError(28, "No space left on device"), SafetensorError("No space left on device")):
+        with pytest.raises(RunError, match=r"model cannot be written: No space left on device$"):  # noqa: SIM117
+            with module._removed_unless_whole(tmp_path / "model"):
+                raise error
+    assert list(tmp_path.iterdir()) == []

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rankloom.errors import RunError, UserError
 from rankloom.train.metrics import METRICS_KEYS, MetricsFile
 from tests.train import runs
 
@@ -33,7 +34,7 @@ def test_rows_after_the_restored_step_are_removed(tmp_path: Path) -> None:
 
 def test_a_fresh_run_starts_an_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n')
+    path.write_text(json.dumps(runs.metrics(1)) + "\n")
     MetricsFile(path).close()
     assert path.read_text() == ""
 
@@ -47,3 +48,39 @@ def test_a_number_that_is_not_finite_is_null(tmp_path: Path) -> None:
 def test_other_keys_are_a_mistake_of_the_caller(tmp_path: Path) -> None:
     with MetricsFile(tmp_path / "metrics.jsonl") as metrics, pytest.raises(ValueError, match="has the keys"):
         metrics.write({"step": 1})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "model:\n  path: base\n",
+        '{"messages": []}\n',
+        '{"step": 1}\n',
+        "one line",
+        '["step"]\n',
+        "\xff\n",
+        "\n",
+    ],
+)
+def test_other_content_is_refused_and_stays(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "run.yaml"
+    before = (json.dumps(runs.metrics(1)) + "\n" + content).encode("latin-1")
+    for text in (before, content.encode("latin-1")):
+        path.write_bytes(text)
+        with pytest.raises(UserError, match="is not a metrics file, and is left as it is"):
+            MetricsFile(path)
+        assert path.read_bytes() == text
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no file"):
+        MetricsFile(tmp_path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_is_an_error_that_names_the_file() -> None:
+    with (
+        MetricsFile("/dev/full") as metrics,
+        pytest.raises(RunError, match="metrics file /dev/full cannot be"),
+    ):
+        metrics.write(runs.metrics(1))

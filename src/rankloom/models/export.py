@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from rankloom import __version__
+from rankloom.errors import RunError, UserError
+from rankloom.layout import GTPParallelLayout
 from rankloom.models.sharded import ShardedModel
 from rankloom.plan import Placement
+from rankloom.plan.exported import folders_of_export, mark_exported, refuse_foreign_folders
 from rankloom.weights import SmallUnit, WeightUnit
 
 __all__ = ["export", "logical_parameters"]
@@ -46,16 +52,22 @@ def _whole(model: ShardedModel, unit: WeightUnit | SmallUnit, placement: Placeme
 def export(model: ShardedModel, folder: Path, *, tokenizer: Any = None) -> None:
     """Gathers the model and writes it from the layout's first rank. A collective of all ranks.
 
-    Written under a temporary name and renamed, so ``folder`` is complete or as it was before.
+    Written under a temporary name and renamed, so ``folder`` is complete or as it was before. Raises
+    UserError where another folder than an earlier export would have to go, RunError where the disk is full.
     """
-    writer = _Writer(folder.with_name(folder.name + ".partial")) if _is_first(model) else None
+    writer = None
+    if _is_first(model):
+        with _removed_unless_whole(folder):
+            writer = _Writer(folders_of_export(folder)[1], model.comm.layout)
     for name, value in logical_parameters(model):
         if writer is not None:
-            writer.add(name, value)
+            with _removed_unless_whole(folder):
+                writer.add(name, value)
     if writer is not None:
-        writer.close()
-        _write_configs(model, writer.folder, tokenizer)
-        _replace(writer.folder, folder)
+        with _removed_unless_whole(folder):
+            writer.close()
+            _write_configs(model, writer.folder, tokenizer)
+        _replace(folder)
     model.comm["world"].stack(torch.zeros(1, device=model.comm.device), "end of export")
 
 
@@ -63,8 +75,25 @@ def _is_first(model: ShardedModel) -> bool:
     return model.comm["world"].index == 0
 
 
-def _replace(new: Path, folder: Path) -> None:
-    old = folder.with_name(folder.name + ".old")
+@contextmanager
+def _removed_unless_whole(folder: Path) -> Iterator[None]:
+    """A part of a model helps nobody, least of all on a full disk."""
+    partial = folders_of_export(folder)[1]
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        reason = error.strerror or error if isinstance(error, OSError) else error
+        raise RunError(f"the model folder {folder} cannot be written: {reason}") from error
+
+
+def _replace(folder: Path) -> None:
+    """Puts the new folder in the place of the one before."""
+    _, new, old = folders_of_export(folder)
+    try:
+        refuse_foreign_folders(folder, old)
+    except UserError as error:  # it came while the run was going on
+        raise UserError(f"{error}. The trained model is whole: it is in {new}") from error
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)
@@ -87,10 +116,12 @@ def _write_configs(model: ShardedModel, folder: Path, tokenizer: Any) -> None:
 class _Writer:
     """Collects tensors and writes a file whenever ``MAX_FILE_BYTES`` are together."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, layout: GTPParallelLayout) -> None:
         self.folder = folder
+        refuse_foreign_folders(folder)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+        mark_exported(folder, layout, version=__version__)
         self._tensors: dict[str, Tensor] = {}
         self._files: list[list[str]] = []
         self._bytes = 0

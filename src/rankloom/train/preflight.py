@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from rankloom.config import ResolvedConfig, refuse_for_training
 from rankloom.errors import UserError
-from rankloom.plan import ModelSpec
 from rankloom.records import PYTHON_DOCS, load_records
+from rankloom.train.model_check import check_model
+from rankloom.train.outputs import check_outputs
 
 __all__ = ["check_before_start"]
 
 _LARGEST_READ_BYTES = 64 * 2**20  # a larger file is read once only, by the ranks
-_SOME_VOCAB_SIZE = 256  # a model without one gets the tokenizer's, which is not known yet
 
 
 def check_before_start(resolved: ResolvedConfig) -> None:
@@ -23,15 +22,12 @@ def check_before_start(resolved: ResolvedConfig) -> None:
     refuse_for_training(resolved)
     _check_model(resolved)
     _check_data(resolved)
-    for key, folder in _output_folders(resolved).items():
-        _check_writable(key, folder)
+    check_outputs(resolved)
 
 
 def _check_model(resolved: ResolvedConfig) -> None:
-    config = resolved.model.config or read_model_config(resolved)
-    vocab_size = None if config.get("vocab_size") else _SOME_VOCAB_SIZE
-    spec = ModelSpec.from_config(config, vocab_size=vocab_size)
-    spec.refuse_tensor_parallel(resolved.parallel.tensor_model_parallel_size)
+    config = resolved.model.config
+    check_model(resolved, config if config is not None else read_model_config(resolved))
 
 
 def read_model_config(resolved: ResolvedConfig) -> Mapping[str, object]:
@@ -61,19 +57,3 @@ def _check_data(resolved: ResolvedConfig) -> None:
     file = Path(train)
     if not file.is_file() or file.stat().st_size <= _LARGEST_READ_BYTES:
         load_records(train, bad_records=resolved.data.bad_records)
-
-
-def _output_folders(resolved: ResolvedConfig) -> dict[str, Path]:
-    return {
-        "checkpoint.dir": Path(resolved.checkpoint.dir),
-        "logging.metrics": Path(str(resolved.logging.metrics)).parent,
-    }
-
-
-def _check_writable(key: str, folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{key}: the folder {folder} cannot be made: {error.strerror or error}") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"{key}: the folder {folder} is not writable")
