@@ -19,6 +19,7 @@ class Accounting:
         self._comm = comm
         self._consumed = Counts(0, 0, 0, 0)
         self._losses: list[float] = []
+        self._num_skipped = 0
         self._step = 0
         self._batch = Counts(0, 0, 0, 0)
         self._since = self._started = time.perf_counter()
@@ -37,6 +38,7 @@ class Accounting:
     def end(self, outcome: StepOutcome, *, lr: float) -> dict[str, object]:
         """The metrics row of the step."""
         self._losses.append(outcome.loss)
+        self._num_skipped += not outcome.finite
         elapsed = time.perf_counter() - self._since
         return {
             "step": self._step,
@@ -58,6 +60,7 @@ class Accounting:
         """The run so far."""
         return {
             "steps": len(self._losses),
+            "skipped_steps": self._num_skipped,
             "loss_first": self._losses[0] if self._losses else None,
             "loss_last": self._losses[-1] if self._losses else None,
             "consumed_samples": self._consumed.rows,

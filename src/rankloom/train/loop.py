@@ -14,12 +14,12 @@ from rankloom.config import ResolvedConfig
 from rankloom.data import PreparedData, prepare
 from rankloom.errors import RunError
 from rankloom.models import ShardedModel
-from rankloom.optim import LearningRate
 from rankloom.plan import ModelPlan
 from rankloom.train.accounting import Accounting
 from rankloom.train.assemble import build_model, build_optimizer, connect, learning_rate, model_plan
 from rankloom.train.metrics import MetricsFile
 from rankloom.train.nonfinite import write_report
+from rankloom.train.outputs import model_folder
 from rankloom.train.reporting import Reporter
 from rankloom.train.worker import StepOutcome, Worker
 
@@ -44,6 +44,7 @@ def run_rank(
     with _Phases(reporter, activity)("connect the ranks"):
         comm = connect(resolved, rank=rank, local_rank=local_rank, init_method=init_method, activity=activity)
     summary = run_connected(resolved, comm, reporter=reporter)
+    activity.phase = "end: leaving the other ranks"
     comm.close()
     dist.destroy_process_group()
     return summary
@@ -65,7 +66,7 @@ def run_connected(
     with phases("compare ranks and lanes"):
         worker.verify_data(0)
     max_steps = resolved.train.max_steps or data.stream.num_steps(resolved.train.epochs or 0)
-    folder = Path(resolved.checkpoint.dir) / "model"
+    folder = model_folder(resolved)
     for fact in [
         *_facts(resolved, plan, data, model),
         *_replaced(Path(str(resolved.logging.metrics)), folder),
@@ -74,6 +75,7 @@ def run_connected(
     summary = _train(resolved, worker, comm, data, reporter=reporter, max_steps=max_steps)
     worker.verify_copies()
     worker.export(folder)
+    activity.phase = "end: the model is written"
     return {**summary, "model": str(folder), "metrics": resolved.logging.metrics}
 
 
@@ -96,6 +98,7 @@ def _facts(resolved: ResolvedConfig, plan: ModelPlan, data: PreparedData, model:
     layout, spec = resolved.layout, plan.spec
     stored = plan.parameter_bytes(model.small.stored.element_size())
     facts = [
+        *resolved.notes,
         *data.facts,
         f"model: {spec.family}, {spec.num_parameters:,} parameters; a rank stores {stored:,} bytes of them",
         f"layout: {layout.world_size} ranks; weights cut {layout.tensor_parallel_num_weight_shards} ways, "
@@ -128,50 +131,35 @@ def _train(
     """All steps; metrics are written by the first rank."""
     rate = learning_rate(resolved, max_steps=max_steps)
     accounting = Accounting(data.stream, comm)
+    activity = comm.activity
+    activity.phase = "start-up: opening the metrics file"
     metrics = MetricsFile(str(resolved.logging.metrics)) if comm["world"].index == 0 else None
     reporter.start(max_steps=max_steps, first_step=1)
     for step in range(1, max_steps + 1):
-        row = _one_step(
-            resolved, worker, data, accounting, rate, step=step, reporter=reporter, first=metrics is not None
-        )
+        lr = rate.at(accounting.begin(step))
+        outcome = worker.step(step - 1, lr=lr)
+        row = accounting.end(outcome, lr=lr)
         if metrics is not None:
+            activity.phase = f"step {step}: writing metrics"
             metrics.write(row)
         reporter.step(row)
+        if not outcome.finite:
+            activity.phase = f"step {step}: reporting that it is not finite"
+            message = _not_finite(resolved, outcome, data, step=step, first=metrics is not None)
+            worker.meet("the report of a step")  # who stops must not take down the one that writes
+            if resolved.train.on_nonfinite == "stop":
+                raise RunError(f"{message}; train.on_nonfinite: skip would go on without this step")
+            reporter.note(message)
+    activity.phase = "end: closing the metrics file"
     if metrics is not None:
         metrics.close()
     return accounting.summary()
 
 
-def _one_step(
-    resolved: ResolvedConfig,
-    worker: Worker,
-    data: PreparedData,
-    accounting: Accounting,
-    rate: LearningRate,
-    *,
-    step: int,
-    reporter: Reporter,
-    first: bool,
-) -> dict[str, object]:
-    consumed = accounting.begin(step)
-    lr = rate.at(consumed)
-    outcome = worker.step(step - 1, lr=lr)
-    if not outcome.finite:
-        _not_finite(resolved, outcome, data, step=step, reporter=reporter, first=first)
-    return accounting.end(outcome, lr=lr)
-
-
 def _not_finite(
-    resolved: ResolvedConfig,
-    outcome: StepOutcome,
-    data: PreparedData,
-    *,
-    step: int,
-    reporter: Reporter,
-    first: bool,
-) -> None:
-    """The first rank writes which records were trained on; then the run stops, or goes on without the
-    update."""
+    resolved: ResolvedConfig, outcome: StepOutcome, data: PreparedData, *, step: int, first: bool
+) -> str:
+    """The first rank writes which records were trained on. Returns what happened, in words."""
     folder = Path(resolved.checkpoint.dir) / "nonfinite"
     if first:
         write_report(
@@ -182,11 +170,9 @@ def _not_finite(
             num_lanes=resolved.layout.batch_parallel_size,
             micro_batch_size=resolved.train.micro_batch_size,
         )
-    lanes = ", ".join(map(str, outcome.bad_lanes)) or "no single lane (the gradient is at fault)"
-    message = (
-        f"step {step}: loss {outcome.loss}, gradient norm {outcome.grad_norm} in lanes {lanes}; nothing was "
-        f"updated; the records are in {folder / f'step-{step}.json'}"
+    lanes = ", ".join(map(str, outcome.bad_lanes))
+    fault = f"not finite in lanes {lanes}" if lanes else "no lane's loss is at fault"
+    return (
+        f"step {step}: loss {outcome.loss}, gradient norm {outcome.grad_norm}; {fault}; nothing was updated; "
+        f"the records are in {folder / f'step-{step}.json'}"
     )
-    if resolved.train.on_nonfinite == "stop":
-        raise RunError(f"{message}; train.on_nonfinite: skip would go on without this step")
-    reporter.note(message)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rankloom.data import PreparedData
 from rankloom.data.lanes import deal
+from rankloom.errors import RunError
 from rankloom.train.worker import StepOutcome
 
 __all__ = ["write_report"]
@@ -44,7 +45,13 @@ def write_report(
             }
         )
     report = {"step": step, "loss": repr(outcome.loss), "grad_norm": repr(outcome.grad_norm), "lanes": lanes}
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step}.json"
-    path.write_text(json.dumps(report, indent=2) + "\n")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(report, indent=2) + "\n")
+    except OSError as error:
+        raise RunError(
+            f"loss {outcome.loss}, gradient norm {outcome.grad_norm} in step {step}, and the report {path} "
+            f"cannot be written: {error.strerror or error}"
+        ) from error
     return path

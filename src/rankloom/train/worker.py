@@ -129,6 +129,10 @@ class Worker:
         ranks = zip(self._comm["world"].ranks, flags, strict=True)
         return tuple(sorted({layout.lane(rank) for rank, loss in ranks if not math.isfinite(loss)}))
 
+    def meet(self, what: str) -> None:
+        """Returns once all ranks have come here."""
+        self._comm["world"].stack(torch.zeros(1, device=self._comm.device), what)
+
     def verify_copies(self) -> None:
         """Compares all copies of all parameters. Raises RunError naming a parameter and two ranks that
         differ."""
