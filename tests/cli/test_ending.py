@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -58,6 +60,27 @@ def test_errors(
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_end_a_command_like_ctrl_c(probe: ModuleType, number: signal.Signals) -> None:
+    def command() -> None:
+        signal.raise_signal(number)
+        time.sleep(10)
+
+    before = signal.getsignal(number)
+    probe.command = command  # type: ignore[attr-defined]
+    assert run(["probe"]) == 130
+    assert signal.getsignal(number) is before
+
+
+def test_an_ignored_hangup_stays_ignored(probe: ModuleType) -> None:
+    probe.command = lambda: signal.raise_signal(signal.SIGHUP)  # type: ignore[attr-defined]
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run(["probe"]) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_typer_exits_pass_through(probe: ModuleType) -> None:
     def command() -> None:
         raise typer.Exit(7)
@@ -96,6 +119,12 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("before", [[], ["b.yaml"], ["b.yaml", "--train.max_steps", "3"]])
+def test_help_may_stand_behind_the_config(capsys: pytest.CaptureFixture[str], before: list[str]) -> None:
+    assert run(["train", *before, "--help"]) == 0
+    assert "Train the model of a config file" in capsys.readouterr().out
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

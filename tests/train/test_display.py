@@ -70,6 +70,14 @@ def test_a_terminal_gets_a_bar() -> None:
     assert "loss 1.3333" in progress
 
 
+def test_skipped_steps_are_in_the_summary() -> None:
+    result = Console(file=io.StringIO(), width=120, highlight=False)
+    summary = {"steps": 4, "skipped_steps": 3, "loss_first": 4.0, "loss_last": 1.0, "time_s": 2.0}
+    ConsoleReporter(progress=result, result=result).finish(summary)
+    line = result.file.getvalue().splitlines()[0]  # type: ignore[attr-defined]
+    assert line == "trained 4 steps in 2.0 s, 3 of them skipped because loss or gradient were not finite"
+
+
 def test_the_summary() -> None:
     assert shown(terminal=False)[1].splitlines() == [
         "trained 3 steps in 61.2 s",

@@ -18,7 +18,8 @@ from typing import Annotated
 import typer
 
 from rankloom import __version__
-from rankloom.cli.ending import ending_well, report
+from rankloom.cli.ending import ending_well, report, signals_as_interrupt
+from rankloom.cli.standard_streams import open_standard_streams
 
 __all__ = ["COMMANDS", "Command", "build_app", "main"]
 
@@ -55,14 +56,22 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0, 1 a failed run, 2 something the user must change, 130 interrupted."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    open_standard_streams()
+    with signals_as_interrupt():
+        _run(list(sys.argv[1:] if argv is None else argv))
+
+
+def _run(arguments: list[str]) -> None:
     # Wherever it stands, so that it can be added to the end of the command that has just failed.
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
+    used = _used_command(arguments)
+    if "--help" in arguments and used in COMMANDS and COMMANDS[used].overrides:
+        arguments = [used, "--help"]  # what stands after CONFIG is not read as options, but no value is this
     try:
         app = build_app(arguments, debug=debug)
     except (KeyboardInterrupt, ImportError) as error:
-        raise SystemExit(report(error, name=_used_command(arguments), debug=debug)) from None
+        raise SystemExit(report(error, name=used, debug=debug)) from None
     app(arguments, prog_name="rankloom")
 
 

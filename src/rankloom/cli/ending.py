@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 import typer
@@ -46,11 +49,33 @@ def ending_well(
 
 def report(error: BaseException, *, name: str, debug: bool) -> int:
     """Print what went wrong in command ``name`` on stderr, as one message; returns the exit code."""
-    if debug:
-        traceback.print_exception(error)
     message, code = _message_and_code(error)
-    print(f"rankloom {name}: {message}", file=sys.stderr)
+    try:
+        if debug:
+            traceback.print_exception(error)
+        print(f"rankloom {name}: {message}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):  # a closed pipe or a full disk: the code is all that can be said
+        from rankloom.train.streams import silence
+
+        silence(sys.stderr)
     return code
+
+
+@contextmanager
+def signals_as_interrupt() -> Iterator[None]:
+    """SIGTERM, and the loss of the terminal unless that is ignored (nohup), end a command like Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread gets signals
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _message_and_code(error: BaseException) -> tuple[str, int]:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import IO, Self, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.status import Status
 
+from rankloom.train.streams import LossyStream
+
 __all__ = ["SUMMARY_KEYS", "ConsoleReporter"]
 
-# steps: optimizer steps of this run (not those before a resume). loss_first, loss_last: of the first and
-# last of
-# them. consumed_*: cumulative, as in the metrics. time_s: of these steps. model, metrics: where they are.
+# steps: of this run (not those before a resume). skipped_steps: those of them that updated nothing, since the
+# loss or the gradient was not finite. loss_first, loss_last: of the first and last of them. consumed_*:
+# cumulative, as in the metrics. time_s: of these steps. model, metrics: where they are.
 SUMMARY_KEYS = (
     "steps",
+    "skipped_steps",
     "loss_first",
     "loss_last",
     "consumed_samples",
@@ -36,14 +40,14 @@ class ConsoleReporter:
 
     A context manager: leaving it takes a live display off the terminal, also when the run failed. ``since``
     is when the start-up began (``time.monotonic``); phases are completed to the total with a line for the
-    rest.
+    rest. A stream that cannot be written to (any more) is left alone: nothing here ends a run.
     """
 
     def __init__(
         self, *, progress: Console | None = None, result: Console | None = None, since: float | None = None
     ) -> None:
-        self._console = progress or Console(stderr=True, highlight=False)
-        self._result = result or Console(highlight=False, soft_wrap=True)
+        self._console = progress or Console(file=_lossy(sys.stderr), highlight=False)
+        self._result = result or Console(file=_lossy(sys.stdout), highlight=False, soft_wrap=True)
         self._since = time.monotonic() if since is None else since
         self._in_phases_s = 0.0
         self._first_step, self._max_steps, self._every = 1, 0, 1
@@ -114,6 +118,10 @@ class ConsoleReporter:
         self._status = self._progress = None
 
 
+def _lossy(stream: IO[str] | None) -> IO[str]:
+    return cast("IO[str]", LossyStream(stream))
+
+
 def _progress_bar(console: Console) -> Progress:
     return Progress(
         TextColumn("step"),
@@ -135,7 +143,9 @@ def _summary_lines(summary: Mapping[str, object]) -> list[str]:
     lines = []
     if summary.get("steps"):
         time_s, steps = summary["time_s"], summary["steps"]
-        lines.append(f"trained {steps:,} steps in {time_s:,.1f} s")
+        skipped = summary.get("skipped_steps")
+        because = f", {skipped:,} of them skipped because loss or gradient were not finite" if skipped else ""
+        lines.append(f"trained {steps:,} steps in {time_s:,.1f} s{because}")
         lines.append(f"loss     {summary['loss_first']:.4f} -> {summary['loss_last']:.4f}")
     if "consumed_samples" in summary:
         counts = (("samples", "rows"), ("chats", "chats"), ("tokens", "tokens"))
