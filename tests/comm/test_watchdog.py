@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -167,3 +168,32 @@ def test_a_cascade_names_its_first_cause(report_of: Callable[..., str]) -> None:
 
 def test_ranks_that_finish_hear_nothing(report_of: Callable[..., str]) -> None:
     assert report_of(finish) == ""
+
+
+def test_a_rank_whose_store_never_answers_ends_in_time() -> None:
+    from rankloom.comm.activity import Activity
+    from rankloom.comm.watchdog import Watchdog
+
+    def connect() -> Any:
+        time.sleep(0.4)  # each try takes long
+        raise RuntimeError("no one listens")
+
+    reports: list[str] = []
+    ended = threading.Event()
+    activity = Activity()
+    watchdog = Watchdog(
+        activity,
+        connect,
+        LAYOUT,
+        rank=1,
+        timeout_s=1.0,
+        on_failure=reports.append,
+        end=lambda code: ended.set(),
+    )
+    watchdog.start()
+    with activity.waiting("world", "join the ranks", activity.launched("world", "join the ranks")):
+        assert ended.wait(6)
+    assert len(reports) == 1
+    assert "waits for the others for more than comm.timeout_s = 1 s: join the ranks" in reports[0]
+    assert "1 of 4 ranks is known to have arrived" in reports[0]
+    assert "no one listens" in reports[0]

@@ -170,3 +170,12 @@ def sleep_well(
     Path(resolved.checkpoint.dir, f"pid-{rank}").write_text(f"{os.getpid()} {os.getppid()}")
     reporter.note("asleep")
     time.sleep(60)
+
+
+def connect_only(
+    resolved: Any, *, rank: int, local_rank: int, init_method: str, activity: Any, **_: Any
+) -> None:
+    """The real start of a rank, up to its process groups."""
+    from rankloom.train.assemble import connect
+
+    connect(resolved, rank=rank, local_rank=local_rank, init_method=init_method, activity=activity)

@@ -32,11 +32,17 @@ def test_ctrl_c_ends_everything_with_130(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_sigterm_is_like_ctrl_c(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_are_like_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     launch = started(tmp_path)
-    launch.process.send_signal(signal.SIGTERM)
+    launch.process.send_signal(number)
     assert launch.end()[0] == 130
     assert launch.left() == []
+    assert list((tmp_path / "temporary").glob("rankloom-*")) == []
 
 
 @pytest.mark.long

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from rankloom.errors import UserError
 from rankloom.train import TorchrunEnvironment
 from rankloom.train.torchrun import check_environment
 from tests.train import runs
+from tests.train.launch import TIMEOUT_S
 from tests.train.processes import Launch
 
 VARIABLES = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
@@ -27,6 +30,43 @@ def test_the_environment_is_torchruns_or_none() -> None:
     assert TorchrunEnvironment.read({"RANK": "3"}) is None
     assert (environment().rank, environment().local_rank, environment().world_size) == (3, 1, 4)
     assert environment().run != environment(TORCHELASTIC_RESTART_COUNT="1").run
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"])
+@pytest.mark.parametrize("text", ["one", "", "-1", "1.5"])
+def test_a_variable_that_is_no_number_is_named(name: str, text: str) -> None:
+    with pytest.raises(UserError, match=f"environment variable {name} is '{text}'; it must be a number"):
+        environment(**{name: text})
+
+
+def test_a_rank_beyond_the_world_is_refused() -> None:
+    with pytest.raises(UserError, match="RANK is 4 and WORLD_SIZE is 4"):
+        environment(RANK="4")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_waits_alone_ends_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    variables = {
+        "RANK": rank,
+        "LOCAL_RANK": 0,
+        "WORLD_SIZE": 2,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    started = time.monotonic()
+    code, _, err = Launch("torchrun", "connect_only", str(tmp_path)).end()
+    assert time.monotonic() - started < 40
+    assert code == 1
+    assert f"comm.timeout_s = {TIMEOUT_S:g} s" in err
+    assert ("rank 1 (" if rank == 0 else "1 of 2 ranks is known to have arrived") in err
 
 
 def test_engine_and_world_size_come_from_torchrun(tmp_path: Path) -> None:

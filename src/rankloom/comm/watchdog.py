@@ -27,6 +27,7 @@ _ALARM, _REPORTER, _VERDICT, _LEAVING = (
     f"watchdog/{key}" for key in ("alarm", "reporter", "verdict", "leaving")
 )
 _VERDICT_PATIENCE_S = 15.0
+_LONGEST_LOOK_S = 5.0  # at the store, that counts as waiting; more means that this process was suspended
 _LEAVE_PATIENCE_S = 2.0
 
 
@@ -71,17 +72,19 @@ class Watchdog:
 
     def _watch(self) -> None:
         seen: object = None
-        waited_s, next_heartbeat, before = 0.0, 0.0, time.monotonic()
+        waited_s, looked_s, next_heartbeat, before = 0.0, 0.0, 0.0, time.monotonic()
         while not self._stopped.wait(self._tick_s):
             now = time.monotonic()
             wait = self._activity.wait
-            waited_s = waited_s + min(now - before, 2 * self._tick_s) if wait and wait is seen else 0.0
+            passed_s = min(now - before, 2 * self._tick_s + min(looked_s, _LONGEST_LOOK_S))
+            waited_s = waited_s + passed_s if wait and wait is seen else 0.0
             seen, before = wait, now
             if waited_s >= self._timeout_s or self._alarm_raised():
                 return self._finish()
             if now >= next_heartbeat:
                 self._publish("heartbeat")
                 next_heartbeat = now + self._heartbeat_s
+            looked_s = time.monotonic() - now  # long where there is no store that answers
         self._activity.phase += " (over)"
         self._publish("heartbeat")
         return None
@@ -144,9 +147,23 @@ class Watchdog:
 
     def _lonely_report(self) -> str:
         state = RankState(self._rank, self._activity.snapshot())
+        if self._store is None:
+            return self._nobody_there(state)
         cause = f": {self._store_error}" if self._store_error else ""
         alone = diagnose([state], self._layout, timeout_s=self._timeout_s)
         return f"no report came from the other ranks{cause}\n{alone}"
+
+    def _nobody_there(self, state: RankState) -> str:
+        """The store is the first rank's, or torchrun's: where it never answered, nothing is known."""
+        num_others = len(self._layout.ranks) - 1
+        waiting = state.waiting or {"what": "nothing"}
+        return (
+            f"rank {self._rank} ({self._layout.coords(self._rank).describe()}) waits for the others for more "
+            f"than comm.timeout_s = {self._timeout_s:g} s: {waiting['what']}\n"
+            f"1 of {num_others + 1} ranks is known to have arrived; the store through which they meet, which "
+            f"rank 0 or torchrun hosts, never answered: {self._store_error}\n"
+            "start the other ranks, with the same MASTER_ADDR and MASTER_PORT"
+        )
 
     def _try(self, call: Callable[[Store], Any]) -> Any:
         """A store that is not there yet, or gone, must not end the thread; its error is reported."""

@@ -21,6 +21,7 @@ from rankloom.errors import RunError, UserError
 from rankloom.models import SafetensorsFolder, SeededParameters, ShardedModel, fill
 from rankloom.optim import LearningRate, ShardedAdamW
 from rankloom.plan import ModelPlan, ModelSpec, Placement, StepShape
+from rankloom.train.model_check import model_config_place
 
 __all__ = ["build_model", "build_optimizer", "connect", "learning_rate", "model_plan", "step_shape"]
 
@@ -53,6 +54,12 @@ def _device(resolved: ResolvedConfig, local_rank: int) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     count = torch.cuda.device_count()
+    if count == 0:
+        where = resolved.where("cluster.device") or "the default"
+        raise UserError(
+            f"cluster.device is {wanted}, but torch sees no GPU here; set it to cpu or auto, or use "
+            f"a torch with CUDA on a machine with GPUs ({where})"
+        )
     if local_rank >= count:
         raise UserError(
             f"cluster.device is {wanted}, but local rank {local_rank} has no GPU: this machine has {count}; "
@@ -82,13 +89,16 @@ def build_model(
 ) -> ShardedModel:
     """The sharded model with its parameters: from the model folder, or drawn from train.seed."""
     config = _hf_config(resolved, plan, data)
-    model = ShardedModel(
-        plan,
-        config,
-        comm,
-        dtype=getattr(torch, resolved.model.dtype),
-        gradient_checkpointing=resolved.train.gradient_checkpointing,
-    )
+    try:
+        model = ShardedModel(
+            plan,
+            config,
+            comm,
+            dtype=getattr(torch, resolved.model.dtype),
+            gradient_checkpointing=resolved.train.gradient_checkpointing,
+        )
+    except UserError as error:
+        raise UserError(f"{error} ({model_config_place(resolved, str(error))})") from error
     if resolved.model.path is not None:
         fill(model, SafetensorsFolder(Path(resolved.model.path), plan.spec))
         if (Path(resolved.model.path) / "generation_config.json").is_file():
@@ -103,6 +113,16 @@ def build_model(
 
 
 def _hf_config(resolved: ResolvedConfig, plan: ModelPlan, data: PreparedData) -> Any:
+    """What transformers has against a model's config is the user's to mend."""
+    try:
+        return _unchecked_hf_config(resolved, plan, data)
+    except Exception as error:  # its validation has exceptions of its own kinds
+        reason = " ".join(str(error).split()) or type(error).__name__
+        place = model_config_place(resolved, reason)
+        raise UserError(f"transformers refuses the model's config: {reason} ({place})") from error
+
+
+def _unchecked_hf_config(resolved: ResolvedConfig, plan: ModelPlan, data: PreparedData) -> Any:
     if resolved.model.path is not None:
         return AutoConfig.from_pretrained(resolved.model.path, local_files_only=True)
     given = copy.deepcopy(dict(resolved.model.config or {}))

@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from rankloom.config import ResolvedConfig
-from rankloom.errors import RunError
+from rankloom.errors import RunError, UserError
 from rankloom.train.failures import FailureRecord, RankExit, first_cause, to_error
 from rankloom.train.rank_files import PhaseFile, RankFiles
 from rankloom.train.rank_main import RankTask, RunFunction, local_rank_main, train
 from rankloom.train.reporting import Reporter, deliver
+from rankloom.train.run_lock import run_lock
 
 __all__ = ["end_forkserver", "run_local"]
 
@@ -46,11 +47,12 @@ def run_local(
     to ``<checkpoint.dir>/logs/rank-N.log``. When this returns or raises, no rank is left.
 
     Raises UserError or RunError for the first rank that failed, with rank, coordinates, phase and reason;
-    KeyboardInterrupt on Ctrl-C and on SIGTERM.
+    KeyboardInterrupt on Ctrl-C, SIGTERM and SIGHUP. Other runs are kept out of ``checkpoint.dir``.
     """
     log_folder = Path(resolved.checkpoint.dir) / "logs"
-    log_folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="rankloom-") as folder, _terminate_as_interrupt():
+    temporary = tempfile.TemporaryDirectory(prefix="rankloom-")
+    with _signals_as_interrupt(), run_lock(resolved), temporary as folder:
+        log_folder.mkdir(parents=True, exist_ok=True)
         gang = _Gang(resolved, Path(folder), log_folder, reporter)
         try:
             gang.start(run)
@@ -188,12 +190,21 @@ def _grace_s(failed: list[RankExit]) -> float:
 def _threads_of_a_rank() -> Iterator[int]:
     """One thread a rank unless the user says otherwise; OpenMP reads it when the server imports torch."""
     before = os.environ.get("OMP_NUM_THREADS")
+    num_threads = _num_threads(before or "1")
     os.environ["OMP_NUM_THREADS"] = before or "1"
     try:
-        yield int(os.environ["OMP_NUM_THREADS"])
+        yield num_threads
     finally:
         if before is None:
             del os.environ["OMP_NUM_THREADS"]
+
+
+def _num_threads(text: str) -> int:
+    """The first of the numbers that OpenMP takes, one a level of nesting."""
+    first = text.split(",")[0].strip()
+    if not first.isascii() or not first.isdigit() or int(first) < 1:
+        raise UserError(f"the environment variable OMP_NUM_THREADS is {text!r}; it must be a number from 1")
+    return int(first)
 
 
 @contextmanager
@@ -208,13 +219,17 @@ def _interrupts_blocked() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    with _handler(signal.SIGINT, signal.SIG_IGN):
+    ignore = signal.SIG_IGN
+    with _handler(signal.SIGINT, ignore), _handler(signal.SIGTERM, ignore), _handler(signal.SIGHUP, ignore):
         yield
 
 
 @contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    with _handler(signal.SIGTERM, signal.default_int_handler):
+def _signals_as_interrupt() -> Iterator[None]:
+    """SIGTERM, and the loss of the terminal unless that is ignored (nohup)."""
+    interrupt = signal.default_int_handler
+    hangup = signal.SIG_IGN if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else interrupt
+    with _handler(signal.SIGTERM, interrupt), _handler(signal.SIGHUP, hangup):
         yield
 
 

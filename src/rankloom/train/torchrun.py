@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
@@ -19,6 +20,8 @@ from rankloom.errors import RankloomError, RunError, UserError
 from rankloom.train.failures import FailureKind, FailureRecord, RankExit, to_error
 from rankloom.train.rank_main import RunFunction, last_user_frame, run_watched, train
 from rankloom.train.reporting import Reporter, SilentReporter
+from rankloom.train.run_lock import run_lock
+from rankloom.train.streams import say
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TorchrunEnvironment", "run_torchrun"]
 
+_WATCHDOG_PATIENCE_S = 2.0  # to reach the store, once; it tries again
 _REPORT_PATIENCE_S = 3.0  # to reach the store, when an error is to be shown once
 _SHOWN_FIRST_S = 1.0  # torchrun ends all ranks when one ends: let the one that shows the error be first
 
@@ -44,15 +48,22 @@ class TorchrunEnvironment:
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Self | None:
-        """None where torchrun (or something that speaks like it) did not start this process."""
+        """None where torchrun (or something that speaks like it) did not start this process. Raises UserError
+        for values that are no numbers, or do not fit together."""
         if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(environment):
             return None
+        rank, world_size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
+        if rank >= world_size:
+            raise UserError(
+                f"the environment variable RANK is {rank} and WORLD_SIZE is {world_size}; ranks count from "
+                "0, so RANK must be less than WORLD_SIZE"
+            )
         return cls(
-            rank=int(environment["RANK"]),
-            local_rank=int(environment.get("LOCAL_RANK", "0")),
-            world_size=int(environment["WORLD_SIZE"]),
+            rank=rank,
+            local_rank=_number(environment, "LOCAL_RANK") if "LOCAL_RANK" in environment else 0,
+            world_size=world_size,
             master_addr=environment["MASTER_ADDR"],
-            master_port=int(environment["MASTER_PORT"]),
+            master_port=_number(environment, "MASTER_PORT"),
             run="-".join(
                 environment.get(key, "0") for key in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
             ),
@@ -63,7 +74,10 @@ class TorchrunEnvironment:
         return {"cluster.engine": "torchrun", "cluster.world_size": self.world_size}
 
     def connect(self, *, timeout_s: float) -> Store:
-        """A new client of the store that torchrun or rank 0 hosts. Raises RuntimeError when there is none."""
+        """A new client of the store that torchrun or rank 0 hosts. Raises RuntimeError when there is none.
+
+        It does not count as one of the ranks, which rank 0 waits for.
+        """
         from torch.distributed import PrefixStore, TCPStore
 
         store = TCPStore(
@@ -72,8 +86,19 @@ class TorchrunEnvironment:
             self.world_size,
             is_master=False,
             timeout=timedelta(seconds=timeout_s),
+            wait_for_workers=False,
         )
         return PrefixStore(f"rankloom/{self.run}", store)
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    text = environment[name].strip()
+    if not text.isascii() or not text.isdigit():
+        raise UserError(
+            f"the environment variable {name} is {text!r}; it must be a number. It is torchrun's: with RANK, "
+            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, this process is one rank of a run"
+        )
+    return int(text)
 
 
 def check_environment(resolved: ResolvedConfig, environment: TorchrunEnvironment | None) -> None:
@@ -116,22 +141,26 @@ def run_torchrun(
     started = time.monotonic()
     from rankloom.comm.activity import Activity
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C: torchrun ends and says so; ranks need not
+    for number in (signal.SIGINT, signal.SIGTERM):  # torchrun ends and says so; ranks need not
+        signal.signal(number, signal.SIG_DFL)
     reporter = reporter if environment.rank == 0 else SilentReporter()
     reporter.phase("import torch", time.monotonic() - started)
     activity = Activity()
     try:
-        run_watched(
-            resolved,
-            run=run,
-            rank=environment.rank,
-            local_rank=environment.local_rank,
-            init_method="env://",
-            reporter=reporter,
-            activity=activity,
-            connect=lambda: environment.connect(timeout_s=resolved.comm.timeout_s),
-            on_hang=lambda report: print(f"rankloom train: {report}", file=sys.stderr, flush=True),
-        )
+        with run_lock(resolved) if environment.rank == 0 else nullcontext():
+            run_watched(
+                resolved,
+                run=run,
+                rank=environment.rank,
+                local_rank=environment.local_rank,
+                init_method="env://",
+                reporter=reporter,
+                activity=activity,
+                connect=lambda: environment.connect(
+                    timeout_s=min(_WATCHDOG_PATIENCE_S, resolved.comm.timeout_s)
+                ),
+                on_hang=lambda report: say(f"rankloom train: {report}", sys.stderr),
+            )
     except Exception as error:
         leave_to_another(error, environment)
         raise _described(error, resolved, environment, activity) from error
