@@ -10,8 +10,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from rankloom.data.encoding import encode_records
-from rankloom.data.tokenizer import MIN_VOCAB_SIZE, folder_identity, load_tokenizer, train_tokenizer
+from rankloom.data.tokenizer import folder_identity, load_tokenizer, train_tokenizer
 from rankloom.errors import UserError
+from rankloom.records.special_tokens import MIN_VOCAB_SIZE
 from tests.data.chats import chats, record
 
 

@@ -11,14 +11,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from rankloom.errors import UserError
 from rankloom.records import ChatRecord
+from rankloom.records.special_tokens import END, MIN_VOCAB_SIZE, PAD, SPECIAL_TOKENS, TURN_STARTS
 
 __all__ = ["DEFAULT_VOCAB_SIZE", "folder_identity", "load_tokenizer", "train_tokenizer"]
 
 DEFAULT_VOCAB_SIZE = 4096
-PAD, END = "<|pad|>", "<|end|>"
-TURN_STARTS = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
-SPECIAL_TOKENS = (PAD, END, *TURN_STARTS)
-MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
 MAX_TRAINING_CHARS = 20_000_000  # more changes few merges and takes minutes
 
 # A turn is its role's token, the text, and the end token; the answer and its end token are what is trained.

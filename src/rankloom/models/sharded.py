@@ -137,15 +137,13 @@ class ShardedModel:
 def _empty_model(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> Any:
     """The model on the meta device, with real rotary tables."""
     config = copy.deepcopy(config)
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") in ("dynamic", "longrope"):
-        raise UserError(
-            f"rope_type {rope['rope_type']} of the model's config depends on the longest sequence a rank "
-            "sees, which differs between layouts; supported are default, linear, yarn and llama3"
-        )
     AttentionInterface.register(ATTENTION_NAME, attention_forward)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME, dtype=dtype)
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME, dtype=dtype)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UserError(f"transformers can make no model of its config: {reason}") from error
     for parent in model.modules():
         for name, child in parent.named_children():
             if any(True for _ in child.buffers(recurse=False)):
