@@ -48,9 +48,6 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "output_dir": "checkpoint.dir",
         "nproc_per_node": "cluster.world_size",
         "num_gpus": "cluster.world_size",
-        "nodes": "cluster.world_size",
-        "nnodes": "cluster.world_size",
-        "num_nodes": "cluster.world_size",
         "model_type": "model.config.model_type",
         "vocab_size": "model.config.vocab_size",
         "hidden_size": "model.config.hidden_size",
@@ -67,6 +64,10 @@ NOT_HERE: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(
             ("gradient_accumulation_steps", "grad_accumulation_steps", "accumulate_grad_batches"),
             "it follows from train.global_batch_size, train.micro_batch_size and the lanes of the layout",
+        ),
+        **dict.fromkeys(
+            ("nodes", "nnodes", "num_nodes"),
+            "cluster.world_size is the number of ranks on all machines, which torchrun starts",
         ),
         **dict.fromkeys(
             ("expert_model_parallel_size", "expert_tensor_parallel_size", "expert_parallel_size"),

@@ -11,7 +11,13 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from rankloom.errors import UserError
 from rankloom.records import ChatRecord
-from rankloom.records.special_tokens import END, MIN_VOCAB_SIZE, PAD, SPECIAL_TOKENS, TURN_STARTS
+from rankloom.records.special_tokens import (
+    END,
+    PAD,
+    SPECIAL_TOKENS,
+    TURN_STARTS,
+    refuse_small_vocabulary,
+)
 
 __all__ = ["DEFAULT_VOCAB_SIZE", "folder_identity", "load_tokenizer", "train_tokenizer"]
 
@@ -91,11 +97,7 @@ def train_tokenizer(
     Raises:
         UserError: the size leaves no room for the 256 bytes and the special tokens.
     """
-    if max_vocab_size < MIN_VOCAB_SIZE:
-        raise UserError(
-            f"model.config.vocab_size {max_vocab_size} is too small to train a tokenizer: 256 bytes + "
-            f"{len(SPECIAL_TOKENS)} special tokens = {MIN_VOCAB_SIZE}; use at least {MIN_VOCAB_SIZE}"
-        )
+    refuse_small_vocabulary(max_vocab_size)
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()

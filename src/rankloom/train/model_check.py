@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rankloom.config import ResolvedConfig
 from rankloom.errors import UserError
 from rankloom.plan import ModelSpec, refuse_unknown_fields
-from rankloom.records.special_tokens import MIN_VOCAB_SIZE, SPECIAL_TOKENS
+from rankloom.records.special_tokens import MIN_VOCAB_SIZE, refuse_small_vocabulary
 
 __all__ = ["check_model", "model_config_place"]
 
@@ -37,11 +37,8 @@ def _spec(resolved: ResolvedConfig, config: Mapping[str, object]) -> ModelSpec:
     if from_scratch:
         refuse_unknown_fields(config)
     spec = ModelSpec.from_config(config, vocab_size=MIN_VOCAB_SIZE)
-    if from_scratch and spec.vocab_size < MIN_VOCAB_SIZE:
-        raise UserError(
-            f"model.config.vocab_size {spec.vocab_size} is too small to train a tokenizer: 256 bytes + "
-            f"{len(SPECIAL_TOKENS)} special tokens = {MIN_VOCAB_SIZE}; use at least {MIN_VOCAB_SIZE}"
-        )
+    if from_scratch:
+        refuse_small_vocabulary(spec.vocab_size)
     return spec
 
 
