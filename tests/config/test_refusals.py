@@ -52,8 +52,8 @@ Refusal = Callable[..., str]
         ),
         (
             {"cluster": {"nodes": 2}},
-            "cluster.nodes is not a setting; cluster.world_size is the number of ranks on all machines, which "
-            "torchrun starts (cluster section of run.yaml)",
+            "cluster.nodes is not a setting; cluster.world_size is the number of ranks on all machines, "
+            "which torchrun starts (cluster section of run.yaml)",
         ),
         (
             {"data": {"seq_len": 8}},
