@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TorchrunEnvironment", "run_torchrun"]
 
-_WATCHDOG_PATIENCE_S = 2.0  # to reach the store, once; it tries again
+_RETRY_S = 0.1
+_WATCHDOG_PATIENCE_S = 1.0  # to reach the store, once; it tries again
 _REPORT_PATIENCE_S = 3.0  # to reach the store, when an error is to be shown once
 _SHOWN_FIRST_S = 1.0  # torchrun ends all ranks when one ends: let the one that shows the error be first
 
@@ -80,6 +82,7 @@ class TorchrunEnvironment:
         """
         from torch.distributed import PrefixStore, TCPStore
 
+        self._await_host(timeout_s)
         store = TCPStore(
             self.master_addr,
             self.master_port,
@@ -89,6 +92,18 @@ class TorchrunEnvironment:
             wait_for_workers=False,
         )
         return PrefixStore(f"rankloom/{self.run}", store)
+
+    def _await_host(self, timeout_s: float) -> None:
+        """A TCPStore would fill the terminal with C++ frames at each failed try."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                socket.create_connection((self.master_addr, self.master_port), timeout=timeout_s).close()
+                return
+            except OSError as error:
+                if time.monotonic() >= deadline:
+                    raise RuntimeError(f"{self.master_addr}:{self.master_port}: {error}") from error
+            time.sleep(_RETRY_S)
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:
