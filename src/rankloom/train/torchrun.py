@@ -156,8 +156,9 @@ def run_torchrun(
     started = time.monotonic()
     from rankloom.comm.activity import Activity
 
-    for number in (signal.SIGINT, signal.SIGTERM):  # torchrun ends and says so; ranks need not
-        signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # torchrun ends and says so; ranks need not
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     reporter = reporter if environment.rank == 0 else SilentReporter()
     reporter.phase("import torch", time.monotonic() - started)
     activity = Activity()
