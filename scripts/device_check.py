@@ -88,7 +88,7 @@ class Result:
 def rows_of(step: int, device: torch.device) -> Rows:
     """The global batch of a step: every row two documents, four of five tokens trained."""
     generator = torch.Generator().manual_seed(step)
-    ids = torch.randint(0, MODEL["vocab_size"], (ROWS, LENGTH), generator=generator)
+    ids = torch.randint(0, model_of(device)["vocab_size"], (ROWS, LENGTH), generator=generator)
     trained = torch.rand(ROWS, LENGTH, generator=generator) < 0.8
     half = LENGTH // 2
     labels = torch.full_like(ids, -100)
@@ -99,15 +99,19 @@ def rows_of(step: int, device: torch.device) -> Rows:
     return Rows(*(t.contiguous().to(device) for t in (ids, labels, positions, documents)))
 
 
-def config() -> Any:
-    settings = dict(MODEL)
+def model_of(device: torch.device) -> dict[str, Any]:
+    return MODEL if device.type == "cuda" else {**MODEL, **SMALLER}
+
+
+def config(device: torch.device) -> Any:
+    settings = dict(model_of(device))
     return AutoConfig.for_model(settings.pop("model_type"), **settings)
 
 
 def plain(device: torch.device) -> Result:
     """One process, plain transformers, each document on its own."""
-    spec = ModelSpec.from_config(MODEL)
-    model = AutoModelForCausalLM.from_config(config(), attn_implementation="sdpa").to(device)
+    spec = ModelSpec.from_config(model_of(device))
+    model = AutoModelForCausalLM.from_config(config(device), attn_implementation="sdpa").to(device)
     parameters, source = dict(model.named_parameters()), SeededParameters(0, std=0.02)
     with torch.no_grad():
         for p in spec.parameters:
@@ -143,8 +147,8 @@ def sharded(layout: GTPParallelLayout, rank: int, device: torch.device) -> Resul
     comm = Communicator(layout, rank, device=device, timeout_s=120)
     comm.verify()
     model = ShardedModel(
-        ModelPlan.build(ModelSpec.from_config(MODEL), layout),
-        copy.deepcopy(config()),
+        ModelPlan.build(ModelSpec.from_config(model_of(device)), layout),
+        copy.deepcopy(config(device)),
         comm,
         dtype=torch.float32,
     )
@@ -216,7 +220,7 @@ def show(outcomes: list[dict[str, Any]]) -> None:
         sent = ", ".join(f"{name} {mib:.1f}" for name, mib in o["sent_mib"].items())
         numbers = (f"{o['error']:.1e}", f"{o['step_s']:.3f}", f"{o['peak_mib']:.0f}")
         table.add_row(str(o["world"]), o["layout"], *numbers, sent)
-    Console().print(table)
+    Console(width=150).print(table)
 
 
 def main() -> int:
@@ -226,8 +230,6 @@ def main() -> int:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     options = parser.parse_args()
-    if options.device == "cpu":
-        MODEL.update(SMALLER)
     available = torch.cuda.device_count() if options.device == "cuda" else 4
     if not available:
         print("no GPU on this machine; --device cpu runs the same checks on gloo", file=sys.stderr)
