@@ -99,7 +99,11 @@ def _suggestion(section: str, name: str) -> str:
     scores = {key: _likeness(name, key, section=section) for key in (*KEYS, *ELSEWHERE)}
     best = max(scores, key=lambda key: scores[key])
     if scores[best] >= 0.6:
-        return f"did you mean {ELSEWHERE.get(best, best)}?"
+        return (
+            f"did you mean {best}, which is {ELSEWHERE[best]} here?"
+            if best in ELSEWHERE
+            else f"did you mean {best}?"
+        )
     if section in SECTIONS:
         return f"settings of {section}: {', '.join(SECTIONS[section].model_fields)}"
     return f"sections: {', '.join(SECTIONS)}"
