@@ -19,7 +19,8 @@ Refusal = Callable[..., str]
     [
         (
             {"train": {"learning_rte": 5e-5}},
-            "train.learning_rte is not a setting; did you mean learning_rate, which is optimizer.lr here? (train section of run.yaml)",
+            "train.learning_rte is not a setting; did you mean learning_rate, which is optimizer.lr here? "
+            "(train section of run.yaml)",
         ),
         (
             {"train": {"learning_rate": 5e-5}},

@@ -80,3 +80,23 @@ def test_an_empty_model_config_has_no_family(tmp_path: Path) -> None:
     message = refusal(resolve(mapping, origin="run.yaml"))
     assert message.startswith("the model's config has no model_type")
     assert message.endswith("(model section of run.yaml)")
+
+
+def test_a_vocabulary_that_tp_cannot_cut_is_refused(tmp_path: Path) -> None:
+    mapping: dict[str, dict[str, Any]] = runs.mapping(tmp_path)
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "hidden_size": 32, "intermediate_size": 64}
+    start = tmp_path / "start"
+    start.mkdir()
+    config = {**mapping["model"]["config"], **heads, "vocab_size": 9}
+    config.pop("head_dim", None)
+    (start / "config.json").write_text(json.dumps(config))
+    mapping |= {
+        "model": {"path": str(start)},
+        "parallel": {"tensor_model_parallel_size": 4},
+        "cluster": {"world_size": 4},
+    }
+    message = refusal(resolve(mapping, origin="run.yaml"))
+    assert message.startswith(
+        "vocab_size 9 leaves the last of tensor_model_parallel_size 4 ranks without a row"
+    )
+    assert "parallel section of run.yaml" in message

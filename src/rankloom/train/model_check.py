@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from rankloom.config import ResolvedConfig
 from rankloom.errors import UserError
-from rankloom.plan import ModelSpec, refuse_unknown_fields
+from rankloom.plan import ModelPlan, ModelSpec, refuse_unknown_fields
 from rankloom.records.special_tokens import MIN_VOCAB_SIZE, refuse_small_vocabulary
 
 __all__ = ["check_model", "model_config_place"]
@@ -25,7 +25,7 @@ def check_model(resolved: ResolvedConfig, config: Mapping[str, object]) -> None:
         raise UserError(_with_places(resolved, str(error))) from None
     tp = "parallel.tensor_model_parallel_size"
     try:
-        spec.refuse_tensor_parallel(resolved.parallel.tensor_model_parallel_size)
+        ModelPlan.build(spec, resolved.layout)
     except UserError as error:
         places = [resolved.where(tp), model_config_place(resolved, str(error))]
         raise UserError(f"{error} ({'; '.join(dict.fromkeys(filter(None, places)))})") from None
