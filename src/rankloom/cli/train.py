@@ -18,7 +18,13 @@ from rankloom.train.display import ConsoleReporter
 from rankloom.train.local import end_forkserver, run_local
 from rankloom.train.preflight import check_before_start
 from rankloom.train.reporting import SilentReporter
-from rankloom.train.torchrun import TorchrunEnvironment, check_environment, leave_to_another, run_torchrun
+from rankloom.train.torchrun import (
+    TorchrunEnvironment,
+    check_environment,
+    leave_signals_to_torchrun,
+    leave_to_another,
+    run_torchrun,
+)
 
 
 def command(
@@ -33,6 +39,7 @@ def command(
         with ConsoleReporter(since=since) as reporter:
             _run_local(resolved, reporter)
         return
+    leave_signals_to_torchrun()
     try:
         resolved = _checked(config, ctx.args, environment)
     except UserError as error:

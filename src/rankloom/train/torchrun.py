@@ -156,9 +156,7 @@ def run_torchrun(
     started = time.monotonic()
     from rankloom.comm.activity import Activity
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # torchrun ends and says so; ranks need not
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
+    leave_signals_to_torchrun()
     reporter = reporter if environment.rank == 0 else SilentReporter()
     reporter.phase("import torch", time.monotonic() - started)
     activity = Activity()
@@ -180,6 +178,13 @@ def run_torchrun(
     except Exception as error:
         leave_to_another(error, environment)
         raise _described(error, resolved, environment, activity) from error
+
+
+def leave_signals_to_torchrun() -> None:
+    """A signal ends this rank at once and without a word: torchrun sends it to all ranks and says why."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def leave_to_another(error: Exception, environment: TorchrunEnvironment) -> None:
