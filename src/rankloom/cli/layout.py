@@ -14,7 +14,7 @@ from rankloom.cli.layout_spellings import translate
 from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
 from rankloom.layout.provenance import dotted
-from rankloom.layout.report import DEFAULT_NVLINK_DOMAIN_SIZE
+from rankloom.layout.topology import DEFAULT_NVLINK_DOMAIN_SIZE, Topology
 
 SETTINGS = (
     "world_size",
@@ -36,6 +36,10 @@ class Resolved:
     layout: GTPParallelLayout
     sources: Mapping[str, str]
     nvlink_domain_size: int
+
+    @property
+    def topology(self) -> Topology:
+        return Topology.regular(self.layout, nvlink_domain_size=self.nvlink_domain_size)
 
 
 def command(
@@ -86,13 +90,11 @@ def command(
         typer.echo(note)
     from rankloom.cli.layout_table import print_layout
 
-    print_layout(resolved.layout, sources=resolved.sources, nvlink_domain_size=resolved.nvlink_domain_size)
+    print_layout(resolved.layout, sources=resolved.sources, topology=resolved.topology)
 
 
 def _object(resolved: Resolved, *, note: str) -> dict[str, object]:
-    printed = resolved.layout.to_json(
-        sources=resolved.sources, nvlink_domain_size=resolved.nvlink_domain_size
-    )
+    printed = resolved.layout.to_json(sources=resolved.sources, topology=resolved.topology)
     return printed | {"warnings": [note] * bool(note) + cast(list[str], printed["warnings"])}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,13 +10,13 @@ from rich.table import Table
 
 from rankloom.layout import GTPParallelLayout
 from rankloom.layout.axes import IntArray
-from rankloom.layout.domains import domain_warnings
 from rankloom.layout.provenance import dotted
 from rankloom.layout.report import rank_rows
+from rankloom.layout.topology import Topology
+from rankloom.layout.words import ranks_text
 
 MAX_RANKS = 64
 MAX_GROUPS = 8
-MAX_MEMBERS = 8
 NARROWEST = 100  # columns, where the output is no terminal
 
 GROUPS = (
@@ -31,7 +31,7 @@ GROUPS = (
 )
 
 
-def print_layout(layout: GTPParallelLayout, *, sources: Mapping[str, str], nvlink_domain_size: int) -> None:
+def print_layout(layout: GTPParallelLayout, *, sources: Mapping[str, str], topology: Topology) -> None:
     """Print settings with their sources, derived sizes with their arithmetic, groups, ranks and warnings."""
     console = Console()
     if not console.is_terminal:
@@ -40,12 +40,12 @@ def print_layout(layout: GTPParallelLayout, *, sources: Mapping[str, str], nvlin
         settings_table(layout, sources=sources),
         sizes_table(layout),
         groups_table(layout),
-        ranks_table(layout, nvlink_domain_size=nvlink_domain_size),
+        ranks_table(layout, topology=topology),
     )
     for table in tables:
         console.print(table)
         console.print()
-    for warning in domain_warnings(layout, nvlink_domain_size):
+    for warning in topology.warnings(layout):
         console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
 
 
@@ -108,12 +108,12 @@ def groups_table(layout: GTPParallelLayout) -> Table:
     return table
 
 
-def ranks_table(layout: GTPParallelLayout, *, nvlink_domain_size: int) -> Table:
+def ranks_table(layout: GTPParallelLayout, *, topology: Topology) -> Table:
     """A row a rank: coordinates, indices in both views, NVLink domain."""
-    rows = rank_rows(layout, nvlink_domain_size=nvlink_domain_size, limit=MAX_RANKS)
+    rows = rank_rows(layout, topology=topology, limit=MAX_RANKS)
     table = _table("Ranks", *(name.replace("_", "\n") for name in rows[0]), numbers=True)
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+        table.add_row(*("?" if value is None else str(value) for value in row.values()))
     if layout.world_size > MAX_RANKS:
         table.caption = f"the first {MAX_RANKS} of {layout.world_size} ranks; --json prints all"
     return table
@@ -128,14 +128,6 @@ def _table(title: str, *headings: str, numbers: bool = False) -> Table:
 
 
 def _some_groups(groups: IntArray) -> str:
-    shown = "  ".join(_some_ranks(row) for row in groups[:MAX_GROUPS].tolist())
+    shown = "  ".join(ranks_text(row) for row in groups[:MAX_GROUPS].tolist())
     left_out = len(groups) - MAX_GROUPS
     return f"{shown}  and {left_out} more" if left_out > 0 else shown
-
-
-def _some_ranks(ranks: Sequence[int]) -> str:
-    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"{ranks[0]}-{ranks[-1]}"
-    if len(ranks) > MAX_MEMBERS:
-        return f"{','.join(map(str, ranks[: MAX_MEMBERS - 2]))},..,{ranks[-1]}"
-    return ",".join(map(str, ranks))

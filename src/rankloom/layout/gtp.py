@@ -7,12 +7,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from rankloom.errors import UserError
 from rankloom.layout.arithmetic import CP, PP, TP, WORLD, Q, Settings, W, check, positive
 from rankloom.layout.axes import AXES, DEFAULT_RANK_ORDER, RANK_ORDERS, Grid, IntArray
 from rankloom.layout.provenance import Provenance
 from rankloom.layout.views import View
+
+if TYPE_CHECKING:
+    from rankloom.layout.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -246,12 +250,21 @@ class GTPParallelLayout:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def to_json(
-        self, *, sources: Mapping[str, str] | None = None, nvlink_domain_size: int | None = None
+        self,
+        *,
+        sources: Mapping[str, str] | None = None,
+        nvlink_domain_size: int = 8,
+        topology: Topology | None = None,
     ) -> dict[str, object]:
-        """Everything as plain data: the object that ``rankloom layout --json`` prints."""
-        from rankloom.layout.report import layout_object
+        """Everything as plain data: the object that ``rankloom layout --json`` prints.
 
-        return layout_object(self, sources=sources or {}, nvlink_domain_size=nvlink_domain_size)
+        The ranks stand as ``topology`` says or, without one, in NVLink domains of one size.
+        """
+        from rankloom.layout.report import layout_object
+        from rankloom.layout.topology import Topology
+
+        regular = topology or Topology.regular(self, nvlink_domain_size=nvlink_domain_size)
+        return layout_object(self, sources=sources or {}, topology=regular)
 
 
 SIZE_NAMES = (

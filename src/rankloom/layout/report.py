@@ -6,22 +6,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rankloom.layout.domains import domain_of, domain_warnings
 from rankloom.layout.gtp import GTPParallelLayout
-
-DEFAULT_NVLINK_DOMAIN_SIZE = 8
+from rankloom.layout.topology import UNKNOWN, Topology
 
 
 def layout_object(
-    layout: GTPParallelLayout, *, sources: Mapping[str, str], nvlink_domain_size: int | None = None
+    layout: GTPParallelLayout, *, sources: Mapping[str, str], topology: Topology
 ) -> dict[str, object]:
     """Sizes, sources, a row a rank, the groups of both views and warnings, as JSON-ready dicts and lists."""
-    domain_size = DEFAULT_NVLINK_DOMAIN_SIZE if nvlink_domain_size is None else nvlink_domain_size
     return {
         "sizes": layout.sizes,
         "rank_order": layout.rank_order,
         "sources": dict(sources),
-        "ranks": rank_rows(layout, nvlink_domain_size=domain_size),
+        "ranks": rank_rows(layout, topology=topology),
         "groups": {
             "tp": layout.weights.groups("tp").tolist(),
             "pp": layout.weights.groups("pp").tolist(),
@@ -31,17 +28,21 @@ def layout_object(
             },
             "tokens": {axes: layout.tokens.groups(axes).tolist() for axes in ("context", "batch", "lane")},
         },
-        "warnings": domain_warnings(layout, domain_size),
+        "warnings": topology.warnings(layout),
     }
 
 
 def rank_rows(
-    layout: GTPParallelLayout, *, nvlink_domain_size: int, limit: int | None = None
-) -> list[dict[str, int]]:
-    """For each rank, or the first ``limit``: its coordinates, indices in both views and NVLink domain."""
+    layout: GTPParallelLayout, *, topology: Topology, limit: int | None = None
+) -> list[dict[str, int | None]]:
+    """For each rank, or the first ``limit``: its coordinates, indices in both views and NVLink domain.
+
+    The domain is None where it is not known.
+    """
     ranks = np.arange(layout.ranks.start, layout.ranks.stop, dtype=np.int64)
-    columns = (
-        {"rank": ranks} | layout.coord_arrays() | {"nvlink_domain": domain_of(ranks, nvlink_domain_size)}
-    )
+    columns = {"rank": ranks} | layout.coord_arrays() | {"nvlink_domain": topology.domains}
     lists = [column[:limit].tolist() for column in columns.values()]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+    return [
+        dict(zip(columns, (None if value == UNKNOWN else value for value in row), strict=True))
+        for row in zip(*lists, strict=True)
+    ]
