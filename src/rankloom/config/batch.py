@@ -14,7 +14,13 @@ from math import lcm
 from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
 
-__all__ = ["BatchArithmetic", "check_sequence_length", "sequence_multiple"]
+__all__ = [
+    "BatchArithmetic",
+    "check_eval_batch_size",
+    "check_sequence_length",
+    "check_sequence_multiple",
+    "sequence_multiple",
+]
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,7 @@ class BatchArithmetic:
             if size < 1:
                 raise UserError(f"train.{key} must be an integer of at least 1, not {size}")
         lanes = layout.batch_parallel_size
-        if global_batch_size % (micro_batch_size * lanes):
-            raise UserError(_undivided(layout, global_batch_size, micro_batch_size))
+        _check_divides(layout, "train.global_batch_size", global_batch_size, micro_batch_size)
         return cls(
             global_batch_size=global_batch_size,
             micro_batch_size=micro_batch_size,
@@ -50,17 +55,36 @@ class BatchArithmetic:
         )
 
 
-def _undivided(layout: GTPParallelLayout, global_batch_size: int, micro_batch_size: int) -> str:
+def check_eval_batch_size(
+    layout: GTPParallelLayout,
+    eval_batch_size: int,
+    *,
+    micro_batch_size: int,
+    micro_key: str = "train.micro_batch_size",
+) -> None:
+    """Raises UserError, in config keys, when an evaluation batch does not divide over the lanes."""
+    _check_divides(layout, "train.eval_batch_size", eval_batch_size, micro_batch_size, micro_key=micro_key)
+
+
+def _check_divides(
+    layout: GTPParallelLayout,
+    key: str,
+    size: int,
+    micro_batch_size: int,
+    *,
+    micro_key: str = "train.micro_batch_size",
+) -> None:
     lanes = layout.batch_parallel_size
     step = micro_batch_size * lanes
+    if size % step == 0:
+        return
     lanes_text = f"{lanes} lane{'s' * (lanes > 1)}"
-    remedies = [f"try {_neighbours(global_batch_size, step)}"]
-    if global_batch_size % lanes == 0:
-        per_lane = global_batch_size // lanes
-        sizes = [size for size in range(1, micro_batch_size) if per_lane % size == 0]
-        remedies.append(f"or train.micro_batch_size {sizes[-1]}")
-    return (
-        f"train.global_batch_size {global_batch_size} is not a multiple of {step} = train.micro_batch_size "
+    remedies = [f"try {_neighbours(size, step)}"]
+    if size % lanes == 0:
+        sizes = [micro for micro in range(1, micro_batch_size) if size // lanes % micro == 0]
+        remedies.append(f"or {micro_key} {sizes[-1]}")
+    raise UserError(
+        f"{key} {size} is not a multiple of {step} = {micro_key} "
         f"{micro_batch_size} x {lanes_text}; {', '.join(remedies)} "
         f"({lanes_text} = {layout.world_size} / ({layout.pipeline_model_parallel_size} x "
         f"{layout.runtime_context_parallel_size} x {layout.tensor_model_parallel_size}): cluster.world_size "
@@ -93,6 +117,16 @@ def check_sequence_length(max_seq_length: int, layout: GTPParallelLayout) -> Non
         raise UserError(
             f"data.max_seq_length {max_seq_length} is not a multiple of {multiple} = "
             f"{_multiple_text(layout)}; try {_neighbours(max_seq_length, multiple)}"
+        )
+
+
+def check_sequence_multiple(multiple: int, layout: GTPParallelLayout) -> None:
+    """Raises UserError unless rows padded to multiples of ``multiple`` tokens can be cut evenly."""
+    needed = sequence_multiple(layout)
+    if multiple % needed:
+        raise UserError(
+            f"data.sequence_multiple {multiple} is not a multiple of {needed} = {_multiple_text(layout)}; "
+            f"try {needed}"
         )
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from rankloom.config.batch import BatchArithmetic, check_sequence_length
+from rankloom.config.batch import BatchArithmetic, check_eval_batch_size, check_sequence_length
 from rankloom.config.derive import fill_data, fill_logging, fill_parallel, fill_schedule, schedule_problems
+from rankloom.config.findings import Finding, Topic
 from rankloom.config.keys import KEYS, MODEL_CONFIG
 from rankloom.config.overlay import Overlay, lay_over
 from rankloom.config.schema import (
@@ -42,11 +43,11 @@ _LAYOUT_KEYS: Mapping[str, str] = {
 
 @dataclass
 class Draft:
-    """Sections that could be validated, by their class, and one line for each problem."""
+    """Sections that could be validated, by their class, and what was found about the others."""
 
     overlay: Overlay
     sections: dict[type[Section], Section] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -57,14 +58,15 @@ class Draft:
         defaults: Settings | None,
         origin: str,
         names: Iterable[str] = tuple(SECTIONS),
+        spelled: Mapping[str, str] | None = None,
     ) -> Draft:
         """Lays the layers over each other and validates the sections called ``names``."""
-        overlay = lay_over({"default": defaults or {}, "file": mapping, "cli": cli or {}}, origin=origin)
-        overlay, clashes = settle_alternatives(overlay)
-        draft = cls(overlay, problems=[*overlay.problems, *clashes])
+        layers: dict[str, Settings] = {"default": defaults or {}, "file": mapping, "cli": cli or {}}
+        overlay = settle_alternatives(lay_over(layers, origin=origin, spelled=spelled))  # type: ignore[arg-type]
+        draft = cls(overlay, findings=list(overlay.findings))
         for name in names:
-            section, lines = validate_section(name, overlay)
-            draft.problems += lines
+            section, findings = validate_section(name, overlay)
+            draft.findings += findings
             if section is not None:
                 draft.sections[type(section)] = section
         return draft
@@ -75,32 +77,43 @@ class Draft:
         return section if isinstance(section, kind) else None
 
     def layout(self) -> GTPParallelLayout | None:
-        """The layout, or None when it cannot be made; the reason is then among the problems."""
+        """The layout, or None when it cannot be made; the reason is then among the findings."""
         parallel, cluster = self.get(ParallelSection), self.get(ClusterSection)
         if parallel is None or cluster is None:
             return None
         world_size = cluster.world_size
         if world_size is None:
-            self.problems.append(
+            message = (
                 "cluster.world_size is not set: give the number of ranks "
                 "(under torchrun it is the number that torchrun starts)"
             )
+            self.findings.append(Finding("error", "layout", message, ("cluster.world_size",)))
             return None
         settings = parallel.model_dump()
         return self._attempt(
-            lambda: GTPParallelLayout.resolve(world_size=world_size, **settings), keys=_layout_keys_in
+            lambda: GTPParallelLayout.resolve(world_size=world_size, **settings),
+            topic="layout",
+            keys=_layout_keys_in,
         )
 
     def batch(self, layout: GTPParallelLayout) -> BatchArithmetic | None:
+        """The batch of a step, or None when it does not divide; an evaluation batch is checked as well."""
         train = self.get(TrainSection)
         if train is None:
             return None
-        keys = ("train.global_batch_size", "train.micro_batch_size")
+        micro, evaluation = train.micro_batch_size, train.eval_batch_size
+        if evaluation is not None:
+            self._attempt(
+                lambda: check_eval_batch_size(layout, evaluation, micro_batch_size=micro),
+                topic="batch",
+                keys=lambda _: ("train.eval_batch_size", "train.micro_batch_size"),
+            )
         return self._attempt(
             lambda: BatchArithmetic.compute(
-                layout, global_batch_size=train.global_batch_size, micro_batch_size=train.micro_batch_size
+                layout, global_batch_size=train.global_batch_size, micro_batch_size=micro
             ),
-            keys=lambda _: keys,
+            topic="batch",
+            keys=lambda _: ("train.global_batch_size", "train.micro_batch_size"),
         )
 
     def fill(self, layout: GTPParallelLayout | None) -> None:
@@ -113,7 +126,9 @@ class Draft:
             data = fill_data(data, layout, length_is_set=self.overlay.values.get(length) is not None)
             self.sections[DataSection] = data
             self._attempt(
-                lambda: check_sequence_length(data.max_seq_length, layout), keys=lambda _: (length,)
+                lambda: check_sequence_length(data.max_seq_length, layout),
+                topic="sequence",
+                keys=lambda _: (length,),
             )
         logging, checkpoint = self.get(LoggingSection), self.get(CheckpointSection)
         if logging is not None and checkpoint is not None:
@@ -125,7 +140,7 @@ class Draft:
         optimizer = self.get(OptimizerSection)
         if schedule is not None and optimizer is not None:
             for message, keys in schedule_problems(schedule, optimizer):
-                self.problems.append(f"{message}{self.overlay.clause(*keys)}")
+                self.findings.append(Finding("error", "training", message, keys, self.overlay.where(*keys)))
         if schedule is not None and train is not None:
             self.sections[ScheduleSection] = fill_schedule(schedule, train)
 
@@ -141,17 +156,20 @@ class Draft:
         inner = {k: s for k, s in self.overlay.sources.items() if k.startswith(f"{MODEL_CONFIG}.")}
         return result | inner
 
-    def raise_problems(self) -> None:
-        """Raises UserError with all problems, one a line, if there are any."""
-        if self.problems:
-            raise UserError("\n".join(dict.fromkeys(self.problems)))
+    def raise_findings(self) -> None:
+        """Raises UserError with everything found, one a line, if there is anything."""
+        if self.findings:
+            raise UserError("\n".join(dict.fromkeys(finding.text for finding in self.findings)))
 
-    def _attempt(self, make: Callable[[], T], *, keys: Callable[[str], Iterable[str]]) -> T | None:
-        """What ``make`` returns; a refusal becomes a problem, with where its ``keys`` came from."""
+    def _attempt(
+        self, make: Callable[[], T], *, topic: Topic, keys: Callable[[str], Iterable[str]]
+    ) -> T | None:
+        """What ``make`` returns; a refusal becomes a finding, with where its ``keys`` came from."""
         try:
             return make()
         except UserError as error:
-            self.problems.append(f"{error}{self.overlay.clause(*keys(str(error)))}")
+            about = tuple(keys(str(error)))
+            self.findings.append(Finding("error", topic, str(error), about, self.overlay.where(*about)))
             return None
 
 

@@ -8,9 +8,10 @@ what weaker layers say. Keys are dotted: ``train.max_steps``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from rankloom.config.findings import Finding
 from rankloom.config.keys import KEYS, MODEL_CONFIG, explain_unknown
 from rankloom.config.schema import SECTIONS
 from rankloom.config.yaml_file import as_number
@@ -24,24 +25,28 @@ _LEFT_TO_THE_LAUNCHER = frozenset({"cluster.world_size"})  # null here is "what 
 
 @dataclass(frozen=True)
 class Overlay:
-    """The values given by any layer, the source of each, and what was wrong with the keys (one line each)."""
+    """The values given by any layer, the source of each, and what was wrong with the keys.
+
+    ``spelled``: how another program calls a key, where the settings are those of another program's job.
+    """
 
     values: Mapping[str, object]
     sources: Mapping[str, str]
     origin: str
-    problems: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    spelled: Mapping[str, str] = field(default_factory=dict)
 
     def where(self, *keys: str) -> str:
         """Where values came from: "train section of run.yaml; --train.max_steps"; "" if all are derived."""
-        places = [
-            describe_source(k, self.sources.get(k, "derived"), self.origin) for k in self._written(keys)
-        ]
+        places = [self._place(key, self.sources.get(key, "derived")) for key in self._written(keys)]
         return "; ".join(dict.fromkeys(place for place in places if place))
 
-    def clause(self, *keys: str) -> str:
-        """``where`` as the end of a message: " (train section of run.yaml)", or nothing."""
-        places = self.where(*keys)
-        return f" ({places})" if places else ""
+    def _place(self, key: str, source: str) -> str:
+        if key in self.spelled and source == "file":
+            return f"{self.spelled[key]} in {self.origin}"
+        if key in self.spelled and source == "default":
+            return f"the default of {self.spelled[key]}"
+        return describe_source(key, source, self.origin)
 
     def _written(self, keys: Iterable[str]) -> Iterator[str]:
         """The keys as they were written: the command line names keys below ``model.config``, not itself."""
@@ -61,32 +66,34 @@ def describe_source(key: str, source: str, origin: str) -> str:
     return words.get(source, "")
 
 
-def lay_over(layers: Mapping[Source, Mapping[str, object]], *, origin: str) -> Overlay:
+def lay_over(
+    layers: Mapping[Source, Mapping[str, object]], *, origin: str, spelled: Mapping[str, str] | None = None
+) -> Overlay:
     """``layers`` from the weakest to the strongest: nested mappings, dotted keys, or a mixture of both."""
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
-    problems: list[str] = []
+    findings: list[Finding] = []
     for source, layer in layers.items():
         if source == "file":
             layer, slips = _without_dotted(layer)
-            problems += [f"{slip} ({origin})" for slip in slips]
+            findings += [Finding("error", "settings", slip, (), origin) for slip in slips]
         for key, value in _entries(layer):
             problem = _problem_with(key, value)
             if problem:
-                problems.append(f"{problem}{_clause(key, source, origin)}")
+                findings.append(Finding("error", "settings", problem, (key,), _where(key, source, origin)))
             elif value is None and key in _LEFT_TO_THE_LAUNCHER:
                 continue
             elif key == MODEL_CONFIG or key.startswith(f"{MODEL_CONFIG}."):
                 _merge_model_config(values, sources, key=key, value=value, source=source)
             else:
                 values[key], sources[key] = value, source
-    return Overlay(values, sources, origin, tuple(problems))
+    return Overlay(values, sources, origin, tuple(findings), spelled or {})
 
 
-def _clause(key: str, source: Source, origin: str) -> str:
+def _where(key: str, source: Source, origin: str) -> str:
     if source == "file" and key.split(".")[0] not in SECTIONS:
-        return f" ({origin})"
-    return f" ({describe_source(key, source, origin)})"
+        return origin
+    return describe_source(key, source, origin)
 
 
 def _without_dotted(layer: Mapping[str, object]) -> tuple[Mapping[str, object], list[str]]:

@@ -38,11 +38,13 @@ def _missing(resolved: ResolvedConfig) -> Iterator[str]:
 def _unavailable(resolved: ResolvedConfig) -> Iterator[str]:
     stages = resolved.parallel.pipeline_model_parallel_size
     save, evaluate = resolved.checkpoint.save_every, resolved.train.eval_every
+    eval_batch = resolved.train.eval_batch_size
     validation, tensorboard = resolved.data.validation, resolved.logging.tensorboard
     wishes = (
         (stages > 1, "parallel.pipeline_model_parallel_size", stages, "training with pipeline stages", "1"),
         (save > 0, "checkpoint.save_every", save, "saving checkpoints during a run", "0"),
         (evaluate > 0, "train.eval_every", evaluate, "evaluation during a run", "0"),
+        (eval_batch is not None, "train.eval_batch_size", eval_batch, "evaluation during a run", "null"),
         (validation is not None, "data.validation", validation, "evaluation on validation data", "null"),
         (tensorboard is not None, "logging.tensorboard", tensorboard, "writing for TensorBoard", "null"),
         (resolved.cluster.engine == "ray", "cluster.engine", "ray", "training on Ray", "local or torchrun"),

@@ -103,7 +103,7 @@ def resolve(
     layout = draft.layout()
     batch = draft.batch(layout) if layout is not None else None
     draft.fill(layout)
-    draft.raise_problems()
+    draft.raise_findings()
     return ResolvedConfig(
         model=_present(draft.get(ModelSection)),
         parallel=_present(draft.get(ParallelSection)),
@@ -144,7 +144,7 @@ def resolve_layout(
     draft = Draft.of(mapping, cli=cli, defaults=defaults, origin=origin, names=names)
     layout = draft.layout()
     draft.fill(layout)
-    draft.raise_problems()
+    draft.raise_findings()
     return ResolvedLayout(
         parallel=_present(draft.get(ParallelSection)),
         cluster=_present(draft.get(ClusterSection)),

@@ -19,6 +19,7 @@ from rankloom.config.values import (
     NonNegative,
     NonNegativeInt,
     Positive,
+    RankLists,
     Seconds,
     Text,
 )
@@ -87,6 +88,7 @@ class TrainSection(Section):
     max_steps: Count | None = None
     epochs: Count | None = None
     eval_every: NonNegativeInt = 0  # steps; 0: never
+    eval_batch_size: Count | None = None  # rows over all lanes; global_batch_size
     seed: NonNegativeInt = 0
     gradient_checkpointing: bool = False
     on_nonfinite: Literal["stop", "skip"] = "stop"
@@ -129,6 +131,8 @@ class ClusterSection(Section):
     engine: Literal["local", "torchrun", "ray"] = "local"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     nvlink_domain_size: Count = 8
+    nvlink_domains: RankLists | None = None  # the ranks of each domain, instead of a size
+    gpus_per_node: Count | None = None
 
 
 class CommSection(Section):

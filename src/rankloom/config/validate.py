@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from pydantic import ValidationError
 
+from rankloom.config.findings import Finding
 from rankloom.config.keys import MODEL_CONFIG
 from rankloom.config.overlay import Overlay
 from rankloom.config.schema import SECTIONS, Section
@@ -16,9 +18,9 @@ __all__ = ["settle_alternatives", "validate_section"]
 ALTERNATIVES = (("model.path", MODEL_CONFIG), ("train.max_steps", "train.epochs"))
 
 
-def settle_alternatives(overlay: Overlay) -> tuple[Overlay, list[str]]:
+def settle_alternatives(overlay: Overlay) -> Overlay:
     """Of two settings that exclude each other, a default given in code yields; two others are refused."""
-    values, problems = dict(overlay.values), []
+    values, findings = dict(overlay.values), list(overlay.findings)
     for pair in ALTERNATIVES:
         given = [key for key in pair if values.get(key) is not None]
         if len(given) < 2:
@@ -28,19 +30,18 @@ def settle_alternatives(overlay: Overlay) -> tuple[Overlay, list[str]]:
             del values[defaults[0]]
         else:
             a, b = pair
-            problems.append(
-                f"{a} and {b} are both set; keep one and set the other null{overlay.clause(a, b)}"
-            )
+            message = f"{a} and {b} are both set; keep one and set the other null"
+            findings.append(Finding("error", "settings", message, pair, overlay.where(a, b)))
     sources = {key: source for key, source in overlay.sources.items() if _holder(key) in values}
-    return Overlay(values, sources, overlay.origin, overlay.problems), problems
+    return replace(overlay, values=values, sources=sources, findings=tuple(findings))
 
 
 def _holder(key: str) -> str:
     return MODEL_CONFIG if key.startswith(f"{MODEL_CONFIG}.") else key
 
 
-def validate_section(name: str, overlay: Overlay) -> tuple[Section | None, list[str]]:
-    """The section, or None and a line for each value that is not allowed."""
+def validate_section(name: str, overlay: Overlay) -> tuple[Section | None, list[Finding]]:
+    """The section, or None and a finding for each value that is not allowed."""
     section = SECTIONS[name]
     given = {
         key: overlay.values[f"{name}.{key}"]
@@ -53,16 +54,18 @@ def validate_section(name: str, overlay: Overlay) -> tuple[Section | None, list[
     try:
         return section.model_validate(settings), []
     except ValidationError as error:
-        return None, list(_lines(name, error, overlay=overlay))
+        return None, list(_findings(name, error, overlay=overlay))
 
 
-def _lines(name: str, error: ValidationError, *, overlay: Overlay) -> Iterator[str]:
+def _findings(name: str, error: ValidationError, *, overlay: Overlay) -> Iterator[Finding]:
     fields = SECTIONS[name].model_fields
     seen: Mapping[str, None] = dict.fromkeys(str(detail["loc"][0]) for detail in error.errors())
     for key in seen:  # once a key: a wrong list has an error for each of its entries
         field, path = fields[key], f"{name}.{key}"
         allowed = allowed_text(field.annotation, tuple(field.metadata))
         if path in overlay.values and overlay.values[path] is not None:
-            yield f"{path} must be {allowed}, not {overlay.values[path]!r}{overlay.clause(path)}"
+            message = f"{path} must be {allowed}, not {overlay.values[path]!r}"
+            yield Finding("error", "settings", message, (path,), overlay.where(path))
         else:
-            yield f"{path} is required: {allowed} ({name} section of {overlay.origin})"
+            where = f"{name} section of {overlay.origin}"
+            yield Finding("error", "settings", f"{path} is required: {allowed}", (path,), where)

@@ -18,6 +18,7 @@ __all__ = [
     "NonNegative",
     "NonNegativeInt",
     "Positive",
+    "RankLists",
     "Seconds",
     "Text",
     "allowed_text",
@@ -47,6 +48,27 @@ def _text(value: object) -> object:
     return str(value) if is_other else value
 
 
+def _rank_lists(value: object) -> object:
+    """Lists of ranks, where a list may be the text "0-3,8" and all of them the text "0-3;4-7"."""
+    if isinstance(value, str):
+        value = [part for part in value.split(";") if part.strip()]
+    if not isinstance(value, list | tuple):
+        raise ValueError("neither a list nor a text")
+    return [_rank_list(entry) for entry in value]
+
+
+def _rank_list(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return [value]
+    if not isinstance(value, str):
+        return value
+    ranks: list[int] = []
+    for part in value.split(","):
+        first, dash, last = (word.strip() for word in part.partition("-"))
+        ranks += range(int(first), int(last) + 1) if dash else [int(first)]
+    return ranks
+
+
 _NUMBER = BeforeValidator(_number)
 
 Count: TypeAlias = Annotated[int, _NUMBER, Field(ge=1), Allowed("an integer of at least 1")]
@@ -68,6 +90,13 @@ Beta: TypeAlias = Annotated[
 ]
 Text: TypeAlias = Annotated[
     str, BeforeValidator(_text), Field(pattern=r"\S"), Allowed("a text that is not empty")
+]
+Rank: TypeAlias = Annotated[int, Field(ge=0, strict=True)]
+RankLists: TypeAlias = Annotated[
+    tuple[Annotated[tuple[Rank, ...], Field(min_length=1)], ...],
+    BeforeValidator(_rank_lists),
+    Field(min_length=1),
+    Allowed('a list with the ranks of each domain, such as [[0, 1], [2, 3]] or "0-1;2-3"'),
 ]
 FreeMapping: TypeAlias = Annotated[dict[str, object], Allowed("a mapping")]
 
