@@ -1,8 +1,4 @@
-"""Which tokens of a sequence a context rank holds: two chunks, one from each end, so that causal work is
-equal.
-
-A sequence of S tokens is cut into 2C chunks for C context ranks; rank c holds chunks c and 2C - 1 - c
-("zigzag"). Example, S = 8, C = 2: rank 0 holds tokens 0 1 6 7, rank 1 holds 2 3 4 5."""
+"""Cutting tensors along the sequence as the plan's zigzag chunks say, and joining them again."""
 
 from __future__ import annotations
 
@@ -10,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from rankloom.plan.slices import token_chunks
 
 __all__ = ["ContextSlices"]
 
@@ -30,10 +28,7 @@ class ContextSlices:
 
     def chunks(self, rank: int) -> tuple[tuple[int, int], ...]:
         """[start, stop) of the pieces that context rank ``rank`` holds, in its local order."""
-        if self.num_ranks == 1:
-            return ((0, self.length),)
-        size = self.length // (2 * self.num_ranks)
-        return tuple((k * size, (k + 1) * size) for k in (rank, 2 * self.num_ranks - 1 - rank))
+        return token_chunks(self.length, self.num_ranks, rank)
 
     def take(self, tokens: Tensor, rank: int) -> Tensor:
         """The local part of ``tokens`` [B, S, ...], [B, S / C, ...]. Labels must have been shifted before."""

@@ -1,0 +1,139 @@
+"""Settings of one job as far as they can be understood: nothing is raised, everything wrong is a finding."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rankloom.config.batch import BatchArithmetic
+from rankloom.config.draft import Draft, Settings
+from rankloom.config.findings import Finding
+from rankloom.config.foreign.job import ForeignJob
+from rankloom.config.overlay import Overlay
+from rankloom.config.schema import SECTIONS, ClusterSection, Section, TrainSection
+from rankloom.layout import GTPParallelLayout
+
+__all__ = ["OWN_PROGRAM", "Examined", "Place", "examine", "examine_layers"]
+
+OWN_PROGRAM = "rankloom"
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A setting that a finding is about: its key here, its name in the job's program, value and origin."""
+
+    key: str
+    spelled: str
+    value: object
+    source: str
+    where: str
+
+
+@dataclass(frozen=True, eq=False)
+class Examined:
+    """The settings of one job, from whichever program, with everything that was found wrong in them.
+
+    ``sections`` holds those that could be validated, derived values filled in. ``layout`` and ``batch`` are
+    None where they could not be made; the reason is a finding or, where a number was not given at all, in
+    ``missing``.
+    """
+
+    program: str
+    origin: str
+    sections: Mapping[type[Section], Section]
+    overlay: Overlay
+    sources: Mapping[str, str]
+    layout: GTPParallelLayout | None
+    batch: BatchArithmetic | None
+    findings: tuple[Finding, ...]
+    missing: tuple[str, ...] = ()
+    foreign: ForeignJob | None = None
+
+    def get(self, kind: type[AnySection]) -> AnySection | None:
+        """The section of this class; None if it is not there or one of its values was refused."""
+        section = self.sections.get(kind)
+        return section if isinstance(section, kind) else None
+
+    def value(self, key: str) -> object:
+        """The resolved value of a dotted key; what was given where the section did not validate."""
+        section, _, name = key.partition(".")
+        holder = self.sections.get(SECTIONS[section]) if section in SECTIONS else None
+        if holder is not None and name in type(holder).model_fields:
+            return getattr(holder, name)
+        return self.overlay.values.get(key)
+
+    def place(self, key: str) -> Place:
+        """Where a setting stands, what it is, and who said so."""
+        source = self.sources.get(key) or self.overlay.sources.get(key, "derived")
+        spelled = self.overlay.spelled.get(key, key)
+        return Place(key, spelled, self.value(key), source, self.where(key))
+
+    def where(self, *keys: str) -> str:
+        """In words: "parallel section of run.yaml", "--seq-length in train.sh"; "" if all are derived."""
+        overlay = self.overlay
+        return Overlay(overlay.values, self.sources, self.origin, (), overlay.spelled).where(*keys)
+
+    def spell(self, text: str) -> str:
+        """The text with our dotted keys as the job's own program spells them."""
+        spelled = self.overlay.spelled
+        if not spelled:
+            return text
+        pattern = "|".join(re.escape(key) for key in sorted(spelled, key=len, reverse=True))
+        return re.sub(rf"(?<![\w.])(?:{pattern})(?!\w)", lambda match: spelled[match[0]], text)
+
+
+def examine(
+    mapping: Settings,
+    *,
+    cli: Settings | None = None,
+    defaults: Settings | None = None,
+    origin: str = "config",
+) -> Examined:
+    """Examine one of our own configs; arguments as for ``resolve``. Every section may be left out."""
+    return examine_layers(mapping, cli=cli, defaults=defaults, origin=origin)
+
+
+def examine_layers(
+    mapping: Settings,
+    *,
+    cli: Settings | None,
+    defaults: Settings | None,
+    origin: str,
+    foreign: ForeignJob | None = None,
+) -> Examined:
+    """``examine``, for the settings of ``foreign`` where that is given."""
+    layers = [mapping, cli or {}, defaults or {}]
+    trains = any(key.split(".")[0] == "train" for layer in layers for key in layer)
+    names = [name for name in SECTIONS if name != "train" or trains]
+    spelled = foreign.spelled if foreign else {}
+    draft = Draft.of(mapping, cli=cli, defaults=defaults, origin=origin, names=names, spelled=spelled)
+    cluster = draft.get(ClusterSection)
+    worldless = cluster is not None and cluster.world_size is None
+    layout = None if worldless else draft.layout()
+    batch = draft.batch(layout) if layout is not None else None
+    draft.fill(layout)
+    return Examined(
+        program=foreign.program if foreign else OWN_PROGRAM,
+        origin=origin,
+        sections=draft.sections,
+        overlay=draft.overlay,
+        sources=draft.sources(),
+        layout=layout,
+        batch=batch,
+        findings=tuple(draft.findings),
+        missing=tuple(_missing(draft, worldless=worldless)),
+        foreign=foreign,
+    )
+
+
+def _missing(draft: Draft, *, worldless: bool) -> list[str]:
+    """What was not given and would be needed to look further."""
+    missing = []
+    if worldless:
+        missing.append("layout: the number of ranks is not said; give --world-size")
+    if TrainSection not in draft.sections and not any(f.topic == "settings" for f in draft.findings):
+        missing.append("batch: there is no batch size (train.global_batch_size)")
+    return missing

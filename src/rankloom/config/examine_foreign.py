@@ -1,0 +1,97 @@
+"""The settings of another program's job, examined with the rules that hold here and in its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from rankloom.config.batch import check_eval_batch_size, check_sequence_multiple, sequence_multiple
+from rankloom.config.draft import Settings
+from rankloom.config.examine import Examined, examine_layers
+from rankloom.config.findings import Finding, Topic
+from rankloom.config.foreign.job import ForeignJob
+from rankloom.config.schema import TrainSection
+from rankloom.errors import UserError
+
+__all__ = ["examine_foreign"]
+
+SEQUENCE_MULTIPLE = "data.sequence_multiple"
+EVAL_BATCH, EVAL_MICRO, MICRO = (
+    "train.eval_batch_size",
+    "train.eval_micro_batch_size",
+    "train.micro_batch_size",
+)
+
+
+def examine_foreign(foreign: ForeignJob, *, cli: Settings | None = None) -> Examined:
+    """Examine the job of another program; ``cli`` are settings of ours that win over what it says."""
+    said, own = _layers(foreign)
+    examined = examine_layers(said, cli=cli, defaults=own, origin=foreign.origin, foreign=foreign)
+    findings = [
+        *examined.findings,
+        *foreign.findings,
+        *_padding(foreign, examined),
+        *_evaluation(foreign, examined),
+    ]
+    if foreign.sequence_multiple is not None:  # rows are padded to it, so their longest length may be any
+        findings = [f for f in findings if f.keys != ("data.max_seq_length",)]
+    return replace(
+        examined,
+        findings=tuple(
+            replace(f, message=examined.spell(f.message), where=f.where or examined.where(*f.keys))
+            for f in findings
+        ),
+        missing=tuple(examined.spell(text) for text in examined.missing),
+    )
+
+
+def _layers(foreign: ForeignJob) -> tuple[dict[str, object], dict[str, object]]:
+    """What the job says, nested by section, and its program's own defaults, with dotted keys."""
+    said: dict[str, dict[str, object]] = {}
+    own: dict[str, object] = {}
+    for section, settings in foreign.mapping.items():
+        for name, value in settings.items():
+            key = f"{section}.{name}"
+            if value is None:
+                continue
+            if foreign.sources.get(key) == "default":
+                own[key] = value
+            else:
+                said.setdefault(section, {})[name] = value
+    return dict(said), own
+
+
+def _padding(foreign: ForeignJob, examined: Examined) -> list[Finding]:
+    """The multiple to which the program pads rows, against what the layout needs."""
+    multiple, layout = foreign.sequence_multiple, examined.layout
+    if multiple is None or layout is None:
+        return []
+    refused = _refusal(lambda: check_sequence_multiple(multiple, layout), "sequence", SEQUENCE_MULTIPLE)
+    needed = sequence_multiple(layout)
+    if refused or multiple == needed:
+        return refused
+    message = f"{SEQUENCE_MULTIPLE} {multiple} pads more than this layout needs: {needed} is enough"
+    return [Finding("note", "sequence", message, (SEQUENCE_MULTIPLE,))]
+
+
+def _evaluation(foreign: ForeignJob, examined: Examined) -> list[Finding]:
+    """The batches of evaluation, which some programs cut by a microbatch of its own."""
+    size, layout, train = foreign.eval_batch_size, examined.layout, examined.get(TrainSection)
+    micro = foreign.eval_micro_batch_size or (train.micro_batch_size if train else None)
+    if size is None or micro is None or layout is None:
+        return []
+    micro_key = MICRO if foreign.eval_micro_batch_size is None else EVAL_MICRO
+    return _refusal(
+        lambda: check_eval_batch_size(layout, size, micro_batch_size=micro, micro_key=micro_key),
+        "batch",
+        EVAL_BATCH,
+        micro_key,
+    )
+
+
+def _refusal(check: Callable[[], None], topic: Topic, *keys: str) -> list[Finding]:
+    try:
+        check()
+    except UserError as error:
+        return [Finding("error", topic, str(error), keys)]
+    return []

@@ -1,0 +1,52 @@
+"""Everything known about one job, whichever program runs it: what checks, tables and pages are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rankloom.config.batch import BatchArithmetic
+from rankloom.layout import GTPParallelLayout, Topology
+from rankloom.layout.calls import Call
+from rankloom.layout.driver import Driver
+from rankloom.plan.collectives import CollectiveRecord, StepShape, step_collectives
+from rankloom.plan.model_plan import ModelPlan
+
+__all__ = ["Job"]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A job that has a layout. What is not known about it is None, or empty.
+
+    title            short, for headings: "demo.yaml"
+    program          "rankloom", "megatron" or "nemo-rl"
+    sources, spelled dotted key -> source ("cli", "file", "default", "derived"); its name in the job's program
+    sequence_length  tokens of a row
+    plan, step       placement of the model's parameters; what one optimizer step works on
+    driver, calls    a driver's own idea of the ranks, and its calls; without a driver calls run over
+                     ``Driver.of_layout(layout)``
+    not_looked_at    what could not be looked at, and why, one line each
+    """
+
+    title: str
+    program: str
+    origin: str
+    layout: GTPParallelLayout
+    topology: Topology
+    sources: Mapping[str, str] = field(default_factory=dict)
+    spelled: Mapping[str, str] = field(default_factory=dict)
+    batch: BatchArithmetic | None = None
+    sequence_length: int | None = None
+    plan: ModelPlan | None = None
+    step: StepShape | None = None
+    driver: Driver | None = None
+    calls: tuple[Call, ...] = ()
+    not_looked_at: tuple[str, ...] = ()
+
+    @property
+    def records(self) -> tuple[CollectiveRecord, ...]:
+        """The collectives of a step; none without a model and a batch, or with pipeline stages."""
+        if self.plan is None or self.step is None or self.layout.pipeline_model_parallel_size > 1:
+            return ()
+        return step_collectives(self.plan, self.step)
