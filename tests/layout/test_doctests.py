@@ -9,7 +9,7 @@ import pytest
 
 from rankloom.layout import GTPParallelLayout
 
-MODULES = ("arithmetic", "axes", "gtp", "provenance", "spellings", "views")
+MODULES = ("arithmetic", "axes", "driver", "gtp", "provenance", "spellings", "views", "words")
 
 
 @pytest.mark.parametrize("name", MODULES)

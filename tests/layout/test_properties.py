@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankloom.errors import UserError
-from rankloom.layout import GTPParallelLayout, reshape_outcome
+from rankloom.layout import GTPParallelLayout
 from tests.layout.brute import CASES, COMPOSITES, PRIMITIVE, Case
 
 NAMES = st.sampled_from(
@@ -108,29 +108,6 @@ def test_driver_axes(case: Case) -> None:
     for lane in range(layout.batch_parallel_size):
         owner = layout.coords(layout.owner(lane))
         assert (owner.lane, owner.tp, owner.context, owner.pp) == (lane, 0, 0, 0)
-
-
-@FEW
-@given(case=CASES)
-def test_a_reshape_is_wrong_exactly_when_cp_and_batch_shards_meet_in_the_default_order(case: Case) -> None:
-    layout = case.layout()
-    cp = case.cp * case.gtp_seq
-    outcome = reshape_outcome(layout)
-    assert outcome.wrong == (case.order == "tp-gtp-cp-dp-pp" and case.cp > 1 and case.gtp_batch > 1)
-    expected = []
-    for number, (rank, at) in enumerate(case.coordinates().items()):
-        lanes_in_stage = case.dp * case.gtp_batch
-        if (number // (case.tp * cp)) % lanes_in_stage != case.indices(at)["lane"]:
-            expected.append(rank)
-    assert list(outcome.wrong_ranks) == expected
-    assert outcome.num_reshaped_lanes == outcome.num_lanes
-
-
-@FEW
-@given(case=CASES)
-def test_a_reshape_on_the_configured_cp_counts_s_times_too_many(case: Case) -> None:
-    outcome = reshape_outcome(case.layout(), context_parallel_size=case.cp)
-    assert outcome.num_reshaped_lanes == outcome.num_lanes * case.gtp_seq
 
 
 @FEW

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankloom.layout import GTPParallelLayout, from_fold_whole_cp, from_gtp_remat_fold_cp, reshape_outcome
+from rankloom.layout import GTPParallelLayout, from_fold_whole_cp, from_gtp_remat_fold_cp
 from tests.layout.brute import ORDERS
 
 
@@ -80,37 +80,6 @@ def test_the_demo_layout_has_two_lanes_runtime_cp_4_and_two_replicas() -> None:
     assert [layout.lane(rank) for rank in layout.ranks] == [0, 0, 1, 1, 0, 0, 1, 1]
     assert layout.weights.groups("gtp_remat").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert layout.tokens.groups("context").tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
-
-
-def test_reshape_of_the_ranks_gets_lanes_wrong_in_the_default_order() -> None:
-    settings = {"world_size": 8, "context_parallel_size": 2, "tensor_parallel_num_weight_shards": 2}
-    outcome = reshape_outcome(GTPParallelLayout.resolve(**settings))  # type: ignore[arg-type]
-    assert outcome.wrong_ranks == (1, 2, 5, 6)
-    assert outcome.right_lanes == (1, 0, 3, 2)
-    assert outcome.reshaped_lanes == (0, 1, 2, 3)
-    assert outcome.describe() == (
-        "reshape(PP, -1, 2, TP) puts 4 ranks in the wrong lane: rank 1 in lane 0 instead of 1,"
-        " rank 2 in lane 1 instead of 0, rank 5 in lane 2 instead of 3, ..."
-    )
-    other = GTPParallelLayout.resolve(**settings, rank_order="tp-cp-gtp-dp-pp")  # type: ignore[arg-type]
-    assert not reshape_outcome(other).wrong
-    assert reshape_outcome(other).describe() == "reshape(PP, -1, 2, TP) puts every rank in its lane"
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_reshape_with_the_configured_cp_counts_s_times_too_many_lanes(order: str) -> None:
-    layout = GTPParallelLayout.resolve(
-        world_size=16,
-        tensor_parallel_num_weight_shards=4,
-        tensor_parallel_num_sequence_shards=2,
-        context_parallel_size=2,
-        rank_order=order,
-    )
-    outcome = reshape_outcome(layout, context_parallel_size=2)
-    assert outcome.num_lanes == layout.batch_parallel_size == 4
-    assert outcome.num_reshaped_lanes == 8
-    assert outcome.wrong
-    assert "counts 8 lanes instead of 4" in outcome.describe()
 
 
 def test_fold_cp_spelling() -> None:

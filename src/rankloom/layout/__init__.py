@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from rankloom.layout.axes import DEFAULT_RANK_ORDER, RANK_ORDERS
-from rankloom.layout.driver import DRIVER_AXES, ReshapeOutcome, reshape_outcome
+from rankloom.layout.calls import Call, Reach, reach
+from rankloom.layout.driver import Driver, DriverOutcome, compare_driver
+from rankloom.layout.driver_words import DRIVER_AXES
 from rankloom.layout.gtp import Coords, GTPParallelLayout
 from rankloom.layout.spellings import Translation, from_fold_whole_cp, from_gtp_remat_fold_cp
 from rankloom.layout.topology import Topology
@@ -13,13 +15,17 @@ __all__ = [
     "DEFAULT_RANK_ORDER",
     "DRIVER_AXES",
     "RANK_ORDERS",
+    "Call",
     "Coords",
+    "Driver",
+    "DriverOutcome",
     "GTPParallelLayout",
-    "ReshapeOutcome",
+    "Reach",
     "Topology",
     "Translation",
     "View",
+    "compare_driver",
     "from_fold_whole_cp",
     "from_gtp_remat_fold_cp",
-    "reshape_outcome",
+    "reach",
 ]

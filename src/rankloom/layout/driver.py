@@ -1,4 +1,4 @@
-"""How a driver may get the lanes wrong: reshape(PP, -1, CP, TP) of the ranks, compared with the layout."""
+"""A driver's own idea of the ranks, and whether its data axis is the trainer's lanes."""
 
 from __future__ import annotations
 
@@ -6,71 +6,181 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankloom.layout.axes import IntArray
+from rankloom.layout.axes import RANK_ORDERS, IntArray
+from rankloom.layout.driver_mistakes import find_mistake
+from rankloom.layout.driver_words import (
+    DATA,
+    DRIVER_AXES,
+    GTP,
+    CpIs,
+    cp_is,
+    read_axes,
+)
 from rankloom.layout.gtp import GTPParallelLayout
+from rankloom.layout.words import stretches_text
 
-DRIVER_AXES = ("pipeline_parallel", "data_parallel", "context_parallel", "tensor_parallel")
+__all__ = ["Driver", "DriverOutcome", "compare_driver", "right_expression"]
+
+MAX_LANES_SHOWN = 8
+_PRIMITIVES = ("pp", "dp", "gtp_batch", "cp", "gtp_seq", "tp")
 
 
-@dataclass(frozen=True)
-class ReshapeOutcome:
-    """What reshape(PP, -1, ``context_parallel_size``, TP) makes of a layout's ranks.
+@dataclass(frozen=True, eq=False)
+class Driver:
+    """The global ranks over the axes a driver names, outermost first: one dimension of ``ranks`` an axis.
 
-    ``num_lanes`` is the true number, ``num_reshaped_lanes`` what the reshape counts; ``wrong_ranks`` are the
-    global ranks it puts in another lane than the layout, with ``right_lanes`` and ``reshaped_lanes`` beside.
+    >>> layout = GTPParallelLayout.resolve(
+    ...     world_size=24, tensor_model_parallel_size=4, tensor_parallel_num_weight_shards=12
+    ... )
+    >>> Driver.parse("pp,-1,cp,tp", layout).sizes
+    {'pipeline_parallel': 1, 'data_parallel': 6, 'context_parallel': 1, 'tensor_parallel': 4}
     """
 
-    context_parallel_size: int
-    num_lanes: int
-    num_reshaped_lanes: int
-    wrong_ranks: tuple[int, ...]
-    right_lanes: tuple[int, ...]
-    reshaped_lanes: tuple[int, ...]
+    spelling: str
+    names: tuple[str, ...]
+    ranks: IntArray
+    cp_is: CpIs
+
+    @classmethod
+    def parse(cls, spelling: str, layout: GTPParallelLayout) -> Driver:
+        """A reshape of the layout's rank numbers, outermost axis first.
+
+        Either words and numbers, ``pp,-1,cp,tp`` (also inside ``reshape(...)``), or axes with sizes,
+        ``pipeline_parallel=1,data_parallel=-1,context_parallel=runtime_cp,tensor_parallel=4``. ``cp`` is the
+        configured degree, ``runtime_cp`` the runtime one, ``gtp`` GTP_remat, ``dp`` data_parallel_size and
+        ``-1`` whatever is left, which is the data axis. Raises UserError as
+        :func:`~rankloom.layout.driver_words.read_axes` does.
+        """
+        axes = read_axes(spelling, layout)
+        numbers = np.arange(layout.ranks.start, layout.ranks.stop, dtype=np.int64)
+        names = tuple(axis.name for axis in axes)
+        return cls(spelling, names, numbers.reshape([axis.size or 1 for axis in axes]), cp_is(axes))
+
+    @classmethod
+    def of_layout(cls, layout: GTPParallelLayout) -> Driver:
+        """The right axes: ``layout.driver_axes()`` over ``DRIVER_AXES``."""
+        return cls("the layout's own axes", DRIVER_AXES, layout.driver_axes(), "runtime")
 
     @property
-    def wrong(self) -> bool:
-        """Whether the reshape puts any rank in a wrong lane."""
-        return bool(self.wrong_ranks)
+    def sizes(self) -> dict[str, int]:
+        """The size of every axis, outermost first."""
+        return dict(zip(self.names, self.ranks.shape, strict=True))
+
+    def index(self, names: tuple[str, ...]) -> IntArray:
+        """For each rank, ascending, its row-major index over these axes, taken in the driver's own order."""
+        number = np.zeros(self.ranks.shape, dtype=np.int64)
+        for dim, (name, size) in enumerate(self.sizes.items()):
+            if name in names:
+                shape = [size if other == dim else 1 for other in range(self.ranks.ndim)]
+                number = number * size + np.arange(size).reshape(shape)
+        return np.asarray(number.reshape(-1)[np.argsort(self.ranks, axis=None)])
+
+    def describe(self) -> str:
+        """ "pp,-1,cp,tp (pipeline_parallel 1, data_parallel 6, context_parallel 1, tensor_parallel 4)"."""
+        return f"{self.spelling} ({', '.join(f'{name} {size}' for name, size in self.sizes.items())})"
+
+
+@dataclass(frozen=True, eq=False)
+class DriverOutcome:
+    """A driver's data axis beside the trainer's lanes.
+
+    ``lanes_are``: the axes whose row-major index is the lane, () if there are none. ``num_driver_lanes``: how
+    many pieces the axes compared have. ``wrong_ranks``: global ranks that stand in another piece than their
+    lane, all of them, with ``right_lanes`` and ``driver_lanes`` beside. ``mistake``: one sentence that says
+    what went wrong, "" where nothing did or nobody can tell. ``right_axes``: a numpy expression of the right
+    array, with comments that show its axes and lanes.
+    """
+
+    driver: Driver
+    num_lanes: int
+    num_driver_lanes: int
+    lanes_are: tuple[str, ...]
+    wrong_ranks: tuple[int, ...]
+    right_lanes: tuple[int, ...]
+    driver_lanes: tuple[int, ...]
+    mistake: str
+    right_axes: str
+
+    @property
+    def agrees(self) -> bool:
+        """Whether some axes of the driver are the lanes: data_parallel, alone or together with gtp."""
+        return bool(self.lanes_are)
 
     def describe(self, *, limit: int = 3) -> str:
-        """One sentence for people: how many ranks are wrong, and the first few of them."""
-        cut = f"reshape(PP, -1, {self.context_parallel_size}, TP)"
-        if not self.wrong:
-            return f"{cut} puts every rank in its lane"
-        shown = [
-            f"rank {rank} in lane {given} instead of {right}"
-            for rank, given, right in zip(
-                self.wrong_ranks, self.reshaped_lanes, self.right_lanes, strict=True
-            )
-        ][:limit]
+        """One or two sentences: agreement, or how many ranks are wrong, the first few, and the mistake."""
+        if self.agrees:
+            axes, both = " x ".join(self.lanes_are), " and ".join(self.lanes_are)
+            more = f"; a call has to split {both} together" if len(self.lanes_are) > 1 else ""
+            return f"driver {self.driver.spelling}: {axes} is the {self.num_lanes} lanes{more}"
+        rows = zip(self.wrong_ranks, self.driver_lanes, self.right_lanes, strict=True)
+        shown = [f"rank {rank} in lane {given} instead of {right}" for rank, given, right in rows][:limit]
         counts = (
             ""
-            if self.num_lanes == self.num_reshaped_lanes
-            else (f" and counts {self.num_reshaped_lanes} lanes instead of {self.num_lanes}")
+            if self.num_lanes == self.num_driver_lanes
+            else f" and counts {self.num_driver_lanes} lanes instead of {self.num_lanes}"
         )
         more = ", ..." if len(self.wrong_ranks) > limit else ""
-        return f"{cut} puts {len(self.wrong_ranks)} ranks in the wrong lane{counts}: {', '.join(shown)}{more}"
+        text = (
+            f"driver {self.driver.spelling} puts {len(self.wrong_ranks)} of {self.driver.ranks.size} ranks"
+            f" in the wrong lane{counts}: {', '.join(shown)}{more}"
+        )
+        return f"{text}; {self.mistake}" if self.mistake else text
 
 
-def reshape_outcome(layout: GTPParallelLayout, *, context_parallel_size: int | None = None) -> ReshapeOutcome:
-    """Compare reshape(PP, -1, CP, TP) of the rank numbers with the lanes of the layout.
+def compare_driver(driver: Driver, layout: GTPParallelLayout) -> DriverOutcome:
+    """Rank by rank: is the index on the driver's data axis (or on data and gtp together) the lane?
 
-    ``context_parallel_size`` is the degree the driver reshapes with; by default the runtime degree (CP * S).
-    With that, ranks come out wrong exactly when CP > 1 and B > 1 in ``tp-gtp-cp-dp-pp``, and never in
-    ``tp-cp-gtp-dp-pp``. With the configured CP and S > 1 it counts S times too many lanes in either order.
+    A plain reshape on the runtime CP is wrong exactly when CP > 1 and B > 1 in ``tp-gtp-cp-dp-pp``, and never
+    in ``tp-cp-gtp-dp-pp``. On the configured CP and S > 1 it counts S times too many lanes in either order.
     """
-    cp = layout.runtime_context_parallel_size if context_parallel_size is None else context_parallel_size
-    pp, tp = layout.pipeline_model_parallel_size, layout.tensor_model_parallel_size
-    reshaped = np.arange(layout.world_size, dtype=np.int64).reshape(pp, -1, cp, tp)
-    lane_of_cell = np.broadcast_to(np.arange(reshaped.shape[1])[None, :, None, None], reshaped.shape)
-    given: IntArray = lane_of_cell.reshape(-1).astype(np.int64)
     right = layout.coord_arrays()["lane"]
+    candidates: list[tuple[str, ...]] = [(DATA,)]
+    if driver.sizes.get(GTP, 1) > 1:
+        candidates.append(tuple(name for name in driver.names if name in (DATA, GTP)))
+    indices = [driver.index(names) for names in candidates]
+    counts = [int(np.prod([driver.sizes[name] for name in names])) for names in candidates]
+    lanes_are: tuple[str, ...] = ()
+    # Where no axes are the lanes, those of the right number tell more than the data axis alone.
+    chosen = counts.index(layout.batch_parallel_size) if layout.batch_parallel_size in counts else 0
+    for place, index in enumerate(indices):
+        if np.array_equal(index, right):
+            lanes_are, chosen = candidates[place], place
+            break
+    given = indices[chosen]
     wrong = np.flatnonzero(given != right)
-    return ReshapeOutcome(
-        context_parallel_size=cp,
+    return DriverOutcome(
+        driver=driver,
         num_lanes=layout.batch_parallel_size,
-        num_reshaped_lanes=reshaped.shape[1],
+        num_driver_lanes=counts[chosen],
+        lanes_are=lanes_are,
         wrong_ranks=tuple((wrong + layout.rank_offset).tolist()),
         right_lanes=tuple(right[wrong].tolist()),
-        reshaped_lanes=tuple(given[wrong].tolist()),
+        driver_lanes=tuple(given[wrong].tolist()),
+        mistake="" if lanes_are else find_mistake(driver.sizes, driver.cp_is, layout),
+        right_axes=_right_axes(layout),
     )
+
+
+def right_expression(layout: GTPParallelLayout) -> str:
+    """``layout.driver_axes()`` as a numpy expression: the ranks over all six axes, then in lane order."""
+    outermost_first = RANK_ORDERS[layout.rank_order][::-1]
+    sizes = layout.axis_sizes
+    start = f"{layout.rank_offset}, " if layout.rank_offset else ""
+    cut = ", ".join(str(sizes[axis]) for axis in outermost_first)
+    turn = ", ".join(str(outermost_first.index(axis)) for axis in _PRIMITIVES)
+    joined = ", ".join(map(str, layout.driver_axes().shape))
+    return f"np.arange({start}{layout.ranks.stop}).reshape({cut}).transpose({turn}).reshape({joined})"
+
+
+def _right_axes(layout: GTPParallelLayout) -> str:
+    array = layout.driver_axes()
+    axes = ", ".join(f"{name} {size}" for name, size in zip(DRIVER_AXES, array.shape, strict=True))
+    lines = [right_expression(layout), f"# {axes}"]
+    num_lanes = array.shape[1]
+    shown = list(range(num_lanes)) if num_lanes <= MAX_LANES_SHOWN else [0, 1, 2, num_lanes - 1]
+    for lane in shown:
+        if lane and lane - 1 not in shown:
+            lines.append("# ...")
+        ranks = np.sort(array[:, lane], axis=None).tolist()
+        lines.append(f"# lane {lane}: rank{'s' * (len(ranks) > 1)} {stretches_text(ranks)}")
+    return "\n".join(lines)
