@@ -88,7 +88,7 @@ def command(
         return
     if note:
         typer.echo(note)
-    from rankloom.cli.layout_table import print_layout
+    from rankloom.explain.terminal_layout import print_layout
 
     print_layout(resolved.layout, sources=resolved.sources, topology=resolved.topology)
 
