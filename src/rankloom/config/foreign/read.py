@@ -1,0 +1,116 @@
+"""Reads a job of another program from a file, standard input or, for Megatron-LM, the shell line itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import yaml
+
+from rankloom.config.foreign.job import ForeignJob
+from rankloom.config.foreign.megatron_text import job_of_shell, job_of_yaml
+from rankloom.config.schema import SECTIONS
+from rankloom.config.yaml_file import read_yaml
+from rankloom.errors import UserError
+
+__all__ = ["read_foreign"]
+
+_YAML = (".yaml", ".yml")
+
+
+def read_foreign(program: str, source: str, *, rank_order: str | None = None) -> ForeignJob:
+    """The job of another program ("megatron" or "nemo-rl") in our keys; nothing is executed.
+
+    ``source`` is a path, "-" for standard input or, for Megatron-LM, the shell line itself. ``rank_order``
+    is the user's choice. Raises UserError when there is no such file or no such job in it; what is wrong
+    with the job itself is among its findings.
+    """
+    reader = _READERS.get(program)
+    if reader is None:
+        raise UserError(f"--from {program}: the programs that can be read are {' and '.join(_READERS)}")
+    return reader(source, rank_order)
+
+
+def _megatron(source: str, rank_order: str | None) -> ForeignJob:
+    path = Path(source)
+    in_file = source == "-" or _is_file(path)
+    if not in_file and not any(c.isspace() for c in source) and not source.startswith("-"):
+        raise UserError(
+            f"{source} does not exist; --from megatron takes a launch script, a file of arguments, or the "
+            f"shell line itself in quotes"
+        )
+    origin = "standard input" if source == "-" else source if in_file else "the command line"
+    if in_file and path.suffix.lower() in _YAML:
+        return _megatron_yaml(read_yaml(path), origin, rank_order)
+    text = _text_of(path, source) if in_file else source
+    job = job_of_shell(text, origin=origin, in_file=in_file, rank_order=rank_order)
+    if job is not None:
+        return job
+    content = _as_yaml(text)
+    if content is not None:
+        return _megatron_yaml(content, origin, rank_order)
+    raise UserError(
+        f"no Megatron-LM argument was found in {origin}; is it a launch script of Megatron-LM, a file of its "
+        f"arguments, or a shell line with them?"
+    )
+
+
+def _megatron_yaml(content: object, origin: str, rank_order: str | None) -> ForeignJob:
+    if not isinstance(content, Mapping):
+        raise UserError(f"{origin} holds no YAML mapping of Megatron-LM arguments")
+    if _is_nemo_rl(content):
+        raise UserError(f"{origin} is a config of NeMo-RL; use --from nemo-rl")
+    _refuse_ours(content, origin)
+    job = job_of_yaml(content, origin=origin, rank_order=rank_order)
+    if job is None:
+        raise UserError(
+            f"no Megatron-LM argument was found in {origin}; is it a YAML file of Megatron-LM arguments?"
+        )
+    return job
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        if path.is_dir():
+            raise UserError(f"{path} is a folder; name the file in it")
+        return path.is_file()
+    except OSError:  # a shell line that is too long for a path
+        return False
+
+
+def _text_of(path: Path, source: str) -> str:
+    if source == "-":
+        return sys.stdin.read()
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def _as_yaml(text: str) -> Mapping[str, object] | None:
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return None
+    return content if isinstance(content, Mapping) else None
+
+
+def _is_nemo_rl(content: Mapping[str, object]) -> bool:
+    policy = content.get("policy")
+    return isinstance(policy, Mapping) and bool(
+        {"megatron_cfg", "dtensor_cfg", "train_global_batch_size", "model_name"} & set(policy)
+    )
+
+
+def _refuse_ours(content: Mapping[str, object], origin: str) -> None:
+    """Raises UserError for a config of rankloom: its sections are there, and nothing else."""
+    if content and set(content) <= set(SECTIONS) and {"parallel", "train"} & set(content):
+        train = content.get("train")
+        theirs = isinstance(train, Mapping) and "train_iters" in train
+        if "parallel" in content or not theirs:
+            raise UserError(f"{origin} is a config of rankloom; leave out --from")
+
+
+_READERS: Mapping[str, Callable[[str, str | None], ForeignJob]] = MappingProxyType({"megatron": _megatron})
