@@ -1,0 +1,104 @@
+"""One job as one self-contained HTML page: no request leaves it, no framework is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rankloom.explain.derivations import setting_rows, size_rows
+from rankloom.explain.facts import job_facts, reaches, script_json
+from rankloom.explain.glossary import GLOSSARY
+from rankloom.explain.headline import headline
+from rankloom.explain.rendering import render
+from rankloom.explain.traffic_facts import group_traffic
+from rankloom.explain.weight_facts import MemoryRow, memory_rows
+from rankloom.layout import GTPParallelLayout
+from rankloom.layout.words import stretches_text
+from rankloom.plan.job import Job
+from rankloom.plan.links import Crossing, crossings
+
+__all__ = ["Message", "colourings", "page"]
+
+SCRIPTS = (
+    *("core", "palette", "map", "light", "panel", "legend", "controls", "batch", "weights"),
+    *("terms", "start"),
+)
+# A colouring of a map: its name in the facts, the word on its button, what one colour means.
+Colouring = tuple[str, str, str]
+COLOURINGS: dict[str, tuple[Colouring, ...]] = {
+    "weights": (
+        ("weight_shard", "Weight shard", "One colour stores the same slice of every weight."),
+        ("replica", "Replica", "One colour holds one copy of the weights."),
+        ("tp", "TP", "One colour computes with the same part of each weight."),
+        ("pp", "Stage", "One colour computes the same layers."),
+    ),
+    "tokens": (
+        ("lane", "Lane", "One colour trains on the same rows."),
+        ("context", "Context", "One colour works on the same part of each row."),
+        ("pp", "Stage", "One colour computes the same layers."),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Message:
+    """Something to say at the top of a page. ``severity``: error, warning or note."""
+
+    severity: str
+    text: str
+
+
+def page(job: Job, *, messages: Sequence[Message] = (), crossing: Sequence[Crossing] | None = None) -> str:
+    """The page of a job, a whole HTML document.
+
+    ``crossing``: what leaves domains and nodes, where the caller has it already.
+    """
+    layout = job.layout
+    reached = reaches(job)
+    facts = job_facts(job, reached=reached)
+    links = crossings(layout, job.topology, job.records) if crossing is None else crossing
+    return render(
+        "page.html.j2",
+        scripts=SCRIPTS,
+        facts=script_json(facts | {"glossary": dict(GLOSSARY)}),
+        job=job,
+        headline=headline(layout),
+        messages=messages,
+        glossary=GLOSSARY,
+        weight_colourings=colourings(layout, "weights"),
+        token_colourings=(*colourings(layout, "tokens"), *_call_colourings(job)),
+        sequence=facts["sequence"],
+        settings=setting_rows(layout, sources=job.sources, spelled=job.spelled),
+        sizes=size_rows(layout),
+        memory=_memory(job),
+        traffic=group_traffic(layout, job.topology, job.records),
+        crossings={(each.group, each.level): each for each in links},
+        calls=reached,
+        ranks_text=stretches_text,
+    )
+
+
+def colourings(layout: GTPParallelLayout, view: str) -> tuple[Colouring, ...]:
+    """The colourings of a view's map: the first one, and the others that have more than one colour."""
+    sizes = {
+        "weight_shard": layout.gtp_remat_size,
+        "replica": layout.num_weight_replicas,
+        "tp": layout.tensor_model_parallel_size,
+        "pp": layout.pipeline_model_parallel_size,
+        "context": layout.runtime_context_parallel_size,
+    }
+    first, *others = COLOURINGS[view]
+    return (first, *(each for each in others if sizes[each[0]] > 1))
+
+
+def _call_colourings(job: Job) -> list[Colouring]:
+    return [
+        (f"call:{index}", f"Call: {call.name}", "One colour gets the same piece; hatched ranks get no call.")
+        for index, call in enumerate(job.calls)
+    ]
+
+
+def _memory(job: Job) -> tuple[MemoryRow, ...]:
+    if job.plan is None or job.step is None:
+        return ()
+    return memory_rows(job.plan, element_size=job.step.element_size)

@@ -1,0 +1,145 @@
+// One parameter, drawn to scale: how TP and gtp_remat cut it, and the part that one rank stores.
+const DRAWING = { width: 520, height: 380, most: 1024 };
+
+class WeightsSection {
+  constructor(root, job, lights) {
+    Object.assign(this, { root, job, lights, rank: job.first, chosen: 0 });
+    this.select = find("select", root);
+    job.parameters.forEach((p, index) => {
+      const times = p.count > 1 ? `  (${p.count} layers)` : "";
+      this.select.append(make("option", { value: index }, `${p.name}${times}`));
+    });
+    const layer = job.parameters.findIndex((p) => p.count > 1 && p.sharded);
+    this.select.value = String(Math.max(0, layer));
+    this.select.addEventListener("change", () => this.draw());
+    const drawing = find(".drawing", root);
+    drawing.addEventListener("pointerover", (event) => this.over(event.target));
+    drawing.addEventListener("pointerleave", () => lights.point(null));
+    drawing.addEventListener("click", (event) => {
+      const target = this.target(event.target);
+      if (target) lights.keep(target);
+    });
+    lights.listeners.push((target) => this.follow(target));
+    this.draw();
+  }
+
+  target(element) {
+    const box = element.closest("[data-shard]");
+    return box && { type: "slice", tp: Number(box.dataset.tp), shard: Number(box.dataset.shard) };
+  }
+
+  over(element) {
+    const target = this.target(element);
+    if (target) this.lights.point(target);
+  }
+
+  follow(target) {
+    let rank = this.lights.rank;
+    if (target && target.type === "slice") {
+      rank = this.job.ranksWith("weight_shard", target.shard).find((each) => this.job.value("tp", each) === target.tp);
+    }
+    if (rank === null || rank === undefined || rank === this.rank) return;
+    this.rank = rank;
+    this.draw();
+  }
+
+  draw() {
+    const p = this.job.parameters[Number(this.select.value)];
+    const tp = this.job.value("tp", this.rank);
+    const shard = p.sharded ? this.job.value("weight_shard", this.rank) : 0;
+    const box = boxOf(p, tp, shard);
+    find(".drawing", this.root).replaceChildren(this.picture(p, tp, shard));
+    find(".cut-words", this.root).textContent = cutWords(p, this.job.counts);
+    find(".box-words", this.root).replaceChildren(make("b", {}, `Rank ${this.rank}`), boxWords(p, box));
+    find(".padding-words", this.root).textContent = paddingWords(p, this.job.counts);
+  }
+
+  picture(p, tp, shard) {
+    const [rows, cols] = [p.shape[0], p.shape[1] || Math.max(1, p.shape[0] / 12)];
+    const scale = Math.min(DRAWING.width / cols, DRAWING.height / rows);
+    let [width, height] = [cols * scale, rows * scale];
+    const squeezed = width < 120 || height < 60;
+    if (squeezed) [width, height] = [Math.max(width, 120), Math.max(height, 60)];
+    const svg = make("svg", {
+      viewBox: `-46 -24 ${width + 60} ${height + 44}`,
+      style: `width:${width + 60}px`,
+      role: "img",
+      "aria-label": `${p.name}, ${p.shape.join(" by ")}`,
+    });
+    const x = (col) => (col / cols) * width;
+    const y = (row) => (row / rows) * height;
+    svg.append(...this.slices(p, x, y, width), make("rect", { class: "outline", x: 0, y: 0, width, height }));
+    const [top, bottom, left, right] = corners(p, tp, shard, cols);
+    if (bottom > top) svg.append(make("rect", { class: "mine", x: x(left), y: y(top), width: x(right) - x(left), height: Math.max(1.5, y(bottom) - y(top)) }));
+    svg.append(make("text", { x: width / 2, y: -9, "text-anchor": "middle" }, p.shape.length > 1 ? `${number(p.shape[1])} columns` : ""));
+    svg.append(make("text", { x: -10, y: height / 2, "text-anchor": "middle", transform: `rotate(-90 -10 ${height / 2})` }, `${number(rows)} rows`));
+    if (squeezed) svg.append(make("text", { x: 0, y: height + 15, class: "small" }, "rows and columns each to their own scale"));
+    return svg;
+  }
+
+  slices(p, x, y, width) {
+    const drawn = [];
+    const tps = p.tp_dim === null ? [0] : Array.from({ length: this.job.counts.tp }, (_, i) => i);
+    const shards = p.rows[0].length;
+    for (const tp of tps) {
+      for (const [from, to] of grouped(shards, Math.max(1, Math.floor(DRAWING.most / tps.length)))) {
+        const [top, , left, right] = corners(p, tp, from, p.shape[1] || 1);
+        const bottom = corners(p, tp, to - 1, 1)[1];
+        if (bottom <= top) continue;
+        const rect = make("rect", {
+          class: "slice",
+          x: x(left),
+          y: y(top),
+          width: p.shape.length > 1 ? x(right) - x(left) : width,
+          height: y(bottom) - y(top),
+          "data-tp": tp,
+          "data-shard": from,
+        });
+        rect.style.fill = p.sharded ? colour(from, this.job.counts.weight_shard).fill : "var(--whole)";
+        if (tp % 2) rect.classList.add("odd");
+        drawn.push(rect);
+      }
+    }
+    return drawn;
+  }
+}
+
+/** [top, bottom, left, right] of a slice in rows and columns of the whole parameter. */
+function corners(p, tp, shard, cols) {
+  const rows = p.rows.length > 1 ? p.rows[tp] : p.rows[0];
+  const across = p.cols.length === 0 ? [0, cols] : p.cols.length > 1 ? p.cols[tp] : p.cols[0];
+  return [...rows[p.sharded ? shard : 0], ...across];
+}
+
+function boxOf(p, tp, shard) {
+  const [top, bottom, left, right] = corners(p, tp, shard, 1);
+  return { rows: [top, bottom], cols: p.shape.length > 1 ? [left, right] : null };
+}
+
+function cutWords(p, counts) {
+  const dim = p.tp_dim === null ? null : p.tp_dim === 0 ? "rows" : "columns";
+  const byTp = counts.tp === 1 ? [] : dim ? [`TP cuts its ${dim} ${counts.tp} ways`] : ["every TP rank has it whole"];
+  const byRemat = counts.weight_shard === 1 ? [] : p.sharded ? [`gtp_remat cuts the rows${counts.tp > 1 && dim ? " of each part" : ""} ${counts.weight_shard} ways`] : ["gtp_remat does not cut it"];
+  const cuts = [...byTp, ...byRemat];
+  return `${p.role.replace("_", " ")}, ${p.shape.map(number).join(" × ")}: ${cuts.length ? cuts.join("; ") : "not cut"}.`;
+}
+
+function boxWords(p, { rows, cols }) {
+  const [count, width] = [rows[1] - rows[0], cols ? cols[1] - cols[0] : 1];
+  if (count <= 0) return " stores only padding of it.";
+  const whole = count === p.shape[0] && (!cols || width === p.shape[1]);
+  const across = !cols ? "" : width === p.shape[1] ? `, all ${number(width)} columns` : `, columns ${rangesText([cols])}`;
+  return whole ? ` stores it whole: ${number(count * width)} values.` : ` stores rows ${rangesText([rows])}${across}: ${number(count * width)} of ${number(p.shape.reduce((a, b) => a * b))} values.`;
+}
+
+function paddingWords(p, counts) {
+  if (!p.sharded) return "";
+  const notes = [];
+  if (p.tp_dim === 0 && p.tp_local_shape[0] * counts.tp > p.shape[0]) {
+    notes.push(`${number(p.shape[0])} rows over TP ${counts.tp} are ${number(p.tp_local_shape[0])} each, the last with ${number(p.tp_local_shape[0] * counts.tp - p.shape[0])} of padding`);
+  }
+  if (p.gathered_shape[0] > p.tp_local_shape[0]) {
+    notes.push(`${number(p.tp_local_shape[0])} rows over gtp_remat ${counts.weight_shard} are ${number(p.shard_shape[0])} each, with ${number(p.gathered_shape[0] - p.tp_local_shape[0])} of padding in all`);
+  }
+  return notes.length ? `Padding: ${notes.join("; ")}.` : "No padding.";
+}
