@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from rankloom.config.findings import Finding
 from rankloom.config.foreign.flags import EXPERT_FLAGS, FLAGS, KEYS, REPLACED, Kind, name_of
-from rankloom.config.foreign.shell_values import Field, unknowns, without_marks
+from rankloom.config.foreign.shell_values import Field, is_mark, unknowns, without_marks
 
 __all__ = ["Argument", "Arguments", "Given", "read_arguments", "read_given"]
 
@@ -124,6 +124,8 @@ def _given(words: Sequence[Field], where: Callable[[Field], str]) -> tuple[list[
         texts = [value] if equals else []
         most = {"switch": 0, "texts": 999, "integers": 999}.get(FLAGS.get(name, "texts"), 1)
         while at < len(words) and len(texts) < most and not equals and not name_of(words[at].text):
+            if texts and is_mark(words[at].text):  # a variable beside the values: it may hold arguments
+                break
             texts.append(words[at].text)
             at += 1
         if FLAGS.get(name) == "switch" and at < len(words) and words[at].text.lower() in _BOOLEANS:

@@ -45,7 +45,7 @@ _PROGRAMS: Mapping[str, str] = MappingProxyType(
         "sh": "",
     }
 )
-_DIRECTIVE = re.compile(r"^#SBATCH\s+(.*?)(?:\s+#.*)?$", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^#SBATCH[ \t]+(.*?)(?:[ \t]+#.*)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,14 @@ def check_experts(arguments: Arguments, *, world_size: int | None) -> Iterator[F
     if all((arguments.integer(name) or 0) <= 1 for name in given) and not arguments.integer("num-experts"):
         return
     spelled = {name: arguments.spell(name) for name in (*EXPERT_FLAGS, "pipeline-model-parallel-size")}
-    tp = arguments.integer("tensor-model-parallel-size") or 1
+    tp, ep = (arguments.integer(f"{axis}-model-parallel-size") or 1 for axis in ("tensor", "expert"))
+    if ep > 1 and not arguments.integer("num-experts"):
+        message = f"{spelled['expert-model-parallel-size']} {ep} needs --num-experts, which is not given"
+        yield Finding("error", "experts", message, (), arguments.where("expert-model-parallel-size"))
     for message in expert_problems(
         spelled,
         num_experts=arguments.integer("num-experts"),
-        ep=arguments.integer("expert-model-parallel-size") or 1,
+        ep=ep,
         etp=arguments.integer("expert-tensor-parallel-size") or tp,
         shards=arguments.integer("expert-tensor-parallel-num-weight-shards"),
         pp=arguments.integer("pipeline-model-parallel-size") or 1,
@@ -49,13 +52,10 @@ def check_experts(arguments: Arguments, *, world_size: int | None) -> Iterator[F
             f"--sequence-parallel: Megatron-LM does not train experts with tensor parallelism without it"
         )
         yield Finding("error", "experts", message, ("parallel.sequence_parallel",))
-    if arguments.on("fp16") and (arguments.integer("expert-model-parallel-size") or 1) > 1:
+    if arguments.on("fp16") and ep > 1:
         yield Finding("error", "experts", "--fp16 does not work with expert parallelism; use --bf16")
     shown = ", ".join(arguments.known[name].shown for name in given)
-    message = (
-        f"experts are not modelled: {shown}; weights, bytes and groups of expert layers are not shown, "
-        f"those of the other layers are"
-    )
+    message = f"experts are not modelled: {shown}; weights, bytes and groups of expert layers are not shown"
     yield Finding("warning", "experts", message, (), arguments.where(*given))
 
 
@@ -71,9 +71,7 @@ def expert_problems(
 ) -> Iterator[str]:
     """The divisions that do not come out even, in the job's own names."""
     experts, ep_name, etp_name, shards_name, pp_name = spelled.values()
-    if ep > 1 and not num_experts:
-        yield f"{ep_name} {ep} needs {experts}, which is not given"
-    elif num_experts and num_experts % ep:
+    if num_experts and num_experts % ep:
         yield (
             f"{experts} {num_experts} is not a multiple of {ep_name} {ep}; try {ep_name} "
             f"{divisors_near(ep, num_experts)}, or {experts} {neighbours(num_experts, ep)}"

@@ -21,9 +21,7 @@ def model_of(arguments: Arguments) -> tuple[dict[str, object] | None, tuple[Find
     missing = [f"--{name}" for name in _SIZES if arguments.integer(name) is None]
     if len(missing) == len(_SIZES):
         return None, (
-            _note(
-                "the job says no model: --num-layers, --hidden-size and others are not given; --model gives one"
-            ),
+            _note("the job says no model: --num-layers and --hidden-size are not given; --model gives one"),
         )
     reasons = [f"{name} is not given" for name in missing]
     reasons = reasons or list(_other_architecture(arguments))

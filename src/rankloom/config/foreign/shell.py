@@ -162,7 +162,9 @@ class _Walk:
             why = f"{' and '.join(unset)} {'are' if len(unset) > 1 else 'is'} not set, so "
         elif truth is None:
             why = "whether it holds cannot be known here; "
-        texts = [f"if {c.text}" if c.text else "else" for c in branch.clauses]
+        texts = [
+            f"{'elif' if i else 'if'} {c.text}" if c.text else "else" for i, c in enumerate(branch.clauses)
+        ]
         self._choose(branch.line, texts, [c.body for c in branch.clauses], taken, why)
 
     def _case(self, case: Case) -> None:
@@ -201,8 +203,9 @@ class _Walk:
         }
         hides = any(other.invocations for _, other in others)
         if names or hides:
-            branch = f'"{texts[taken]}" was taken' if taken is not None else "no branch was taken"
-            text = f"{texts[0]}: {why}{branch}{_differences(names, self.scope, [o for _, o in others])}"
+            branch = "no branch" if taken is None else "that" if not taken else f"the branch '{texts[taken]}'"
+            text = f"{texts[0]}: {why}{branch} was taken"
+            text += _differences(names, self.scope, [o for _, o in others])
             self.choices.append(Choice(line, frozenset(names), text, hides))
 
 
@@ -227,12 +230,12 @@ def _changed(before: Scope, after: Scope) -> set[str]:
 
 
 def _differences(names: set[str], scope: Scope, others: list[_Walk]) -> str:
-    """ ": NUM_LAYERS=32, another branch sets it to 80"."""
+    """ ": NUM_LAYERS=32 (another branch: NUM_LAYERS=80)"."""
     texts = []
     for name in sorted(names)[:3]:
         here = _shown(scope, name)
         there = dict.fromkeys(_shown(o.scope, name) for o in others)
-        elsewhere = " or ".join(t if t else "nothing" for t in there if t != here)
+        elsewhere = " or ".join(f"{name}={t}" for t in there if t and t != here) or "nothing"
         texts.append(f"{name}={here}" if here else f"{name} is not set")
         texts[-1] += f" (another branch: {elsewhere})"
     more = len(names) - len(texts)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from rankloom.config.foreign.shell_tree import Command, Node
-from rankloom.config.foreign.shell_values import Scope, unknowns
+from rankloom.config.foreign.shell_values import Scope, mark, unknowns
 
 __all__ = ["Truth", "truth_of"]
 
@@ -47,7 +47,7 @@ def truth_of(condition: tuple[Node, ...], scope: Scope) -> Truth:
 
 def _emptied(text: str) -> str:
     for name in unknowns(text):
-        text = text.replace(f"\ue000{name}\ue001", "")
+        text = text.replace(mark(name), "")
     return text
 
 

@@ -13,23 +13,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from rankloom.config.foreign.shell_words import Piece, Word
+from rankloom.config.foreign.shell_words import MARK_CLOSE, MARK_OPEN, Piece, Word
 
-__all__ = ["Field", "Scope", "mark", "unknowns", "without_marks"]
+__all__ = ["Field", "Scope", "is_mark", "mark", "unknowns", "without_marks"]
 
-_OPEN, _CLOSE = "\ue000", "\ue001"
-_MARK = re.compile(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}")
+_MARK = re.compile(f"{MARK_OPEN}([^{MARK_CLOSE}]*){MARK_CLOSE}")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9])\}?|([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def mark(name: str) -> str:
     """A place in a text for something that is not known: a variable, "$1" or "$(nproc)"."""
-    return f"{_OPEN}{name}{_CLOSE}"
+    return f"{MARK_OPEN}{name}{MARK_CLOSE}"
 
 
 def unknowns(text: str) -> tuple[str, ...]:
     """What is not known in a text, by name, each once."""
     return tuple(dict.fromkeys(_MARK.findall(text)))
+
+
+def is_mark(text: str) -> bool:
+    """Whether nothing of a text is known."""
+    return _MARK.fullmatch(text) is not None
 
 
 def without_marks(text: str) -> str:
@@ -127,7 +131,11 @@ class Scope:
             if stored is None:
                 shown = name if name[0].isalpha() or name[0] == "_" else f"${name}"
                 return (Field(mark(shown), line, frozenset({name})),)
-        return tuple(Field(f.text, f.line, f.names | {name}) for f in _elements(stored or (), piece.index))
+        elements = _elements(stored or (), piece.index)
+        if piece.index == "*" and piece.quoted:
+            names = frozenset[str]().union(*(f.names for f in elements))
+            elements = (Field(" ".join(f.text for f in elements), line, names),)
+        return tuple(Field(f.text, f.line, f.names | {name}) for f in elements)
 
     def _default(self, piece: Piece, line: int) -> tuple[Field, ...]:
         return (self.joined(Word(piece.default, line, 0, 0)),)

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Operator", "Piece", "Word", "cut"]
+__all__ = ["MARK_CLOSE", "MARK_OPEN", "Operator", "Piece", "Word", "cut"]
+
+# Around the name of something that is not known, in a text that is read again: no character people type.
+MARK_OPEN, MARK_CLOSE = "\ue000", "\ue001"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]|[@*#?$!-]")
 _BRACE = re.compile(r"(#?)([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(\[[^\]]*\])?(.*)\Z", re.DOTALL)
@@ -180,6 +183,8 @@ class _Cutter:
             yield Piece("text", self._until("'"), quoted=True)
         elif char == '"' and not quoted:
             yield from self._double_quoted()
+        elif char == MARK_OPEN:
+            yield Piece("text", f"{char}{self._until(MARK_CLOSE)}{MARK_CLOSE}", quoted=True)
         elif char == "\\":
             yield Piece("text", self.text[self.at + 1 : self.at + 2], quoted=True)
             self.at += 2
