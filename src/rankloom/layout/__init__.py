@@ -7,6 +7,7 @@ from rankloom.layout.calls import Call, Reach, reach
 from rankloom.layout.driver import Driver, DriverOutcome, compare_driver
 from rankloom.layout.driver_words import DRIVER_AXES
 from rankloom.layout.gtp import Coords, GTPParallelLayout
+from rankloom.layout.node_choice import choose_nodes
 from rankloom.layout.spellings import Translation, from_fold_whole_cp, from_gtp_remat_fold_cp
 from rankloom.layout.topology import Topology
 from rankloom.layout.views import View
@@ -24,6 +25,7 @@ __all__ = [
     "Topology",
     "Translation",
     "View",
+    "choose_nodes",
     "compare_driver",
     "from_fold_whole_cp",
     "from_gtp_remat_fold_cp",

@@ -11,6 +11,7 @@ from rankloom.plan.collectives import (
     step_collectives,
 )
 from rankloom.plan.config_fields import refuse_unknown_fields
+from rankloom.plan.links import Crossing, crossings
 from rankloom.plan.model_plan import FlatUnit, ModelPlan, PieceRange
 from rankloom.plan.model_spec import ModelSpec, ParameterSpec, Role
 from rankloom.plan.placement import Box, Placement, place
@@ -20,6 +21,7 @@ __all__ = [
     "BatchArithmetic",
     "Box",
     "CollectiveRecord",
+    "Crossing",
     "FlatUnit",
     "ModelPlan",
     "ModelSpec",
@@ -29,6 +31,7 @@ __all__ = [
     "Role",
     "StepShape",
     "bytes_by_group",
+    "crossings",
     "place",
     "refuse_unknown_fields",
     "sequence_multiple",
