@@ -87,7 +87,11 @@ def test_big_worlds_are_cut_short_and_say_so(capsys: pytest.CaptureFixture[str])
             " try 8 or 12 (given on the command line)",
         ),
         (["--world-size", "8", "--sequence-parallel", "1"], "--sequence-parallel is true or false, not '1'"),
-        (["--world-size", "8", "--nvlink-domain-size", "0"], "nvlink_domain_size must be at least 1, not 0"),
+        (
+            ["--world-size", "8", "--nvlink-domain-size", "0"],
+            "cluster.nvlink_domain_size must be an integer of at least 1, or null, not 0"
+            " (given on the command line)",
+        ),
         (
             ["--world-size", "8", "--fold-whole-cp", "--gtp-remat-fold-cp"],
             "--gtp-remat-fold-cp and --fold-whole-cp exclude each other; give one of them",
@@ -104,8 +108,8 @@ def test_big_worlds_are_cut_short_and_say_so(capsys: pytest.CaptureFixture[str])
             ["--world-size", "2", "--fold-whole-cp", "--context-parallel-size", "4"],
             "world_size 2 is not a multiple of 4 = tensor_parallel_num_weight_shards 4 x"
             " context_parallel_size 1 x pipeline_model_parallel_size 1; try world_size 4"
-            " (given on the command line);"
-            " --fold-whole-cp means tensor_parallel_num_weight_shards 4,"
+            " (given on the command line)\n"
+            "--fold-whole-cp means tensor_parallel_num_weight_shards 4,"
             " tensor_parallel_num_sequence_shards 4, context_parallel_size 1",
         ),
     ],

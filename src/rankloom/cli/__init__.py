@@ -33,6 +33,7 @@ class Command:
     extra: str = ""  # the extra that brings ``packages``
     packages: tuple[str, ...] = ()
     overrides: bool = False  # takes --key.sub VALUE for any key of the config
+    interspersed: bool = False  # its own options may stand after CONFIG too
 
 
 # Everything after CONFIG is left to the command, so that a value may look like an option (--a.b -1).
@@ -50,7 +51,25 @@ COMMANDS = {
         packages=("torch", "transformers", "tokenizers", "safetensors"),
         overrides=True,
     ),
+    "check": Command(
+        "rankloom.cli.check",
+        "Find everything that can be wrong with a job before it starts.",
+        overrides=True,
+        interspersed=True,
+    ),
     "layout": Command("rankloom.cli.layout", "Show the resolved sizes, the groups, and a row a rank."),
+    "explain": Command(
+        "rankloom.cli.explain",
+        "Show who holds and gets what, here or as a page.",
+        overrides=True,
+        interspersed=True,
+    ),
+    "compare": Command(
+        "rankloom.cli.compare",
+        "Show two jobs side by side, differences first.",
+        overrides=True,
+        interspersed=True,
+    ),
 }
 
 
@@ -85,7 +104,8 @@ def build_app(arguments: Sequence[str], *, debug: bool = False) -> typer.Typer:
     used = _used_command(arguments)
     for name, row in COMMANDS.items():
         function = _load(name, row, debug=debug) if name == used else _not_used
-        settings = dict(EXTRA_ARGUMENTS) if row.overrides else {}
+        settings: dict[str, bool] = dict(EXTRA_ARGUMENTS) if row.overrides else {}
+        settings |= {"allow_interspersed_args": True} if row.interspersed else {}
         app.command(name, help=row.help if name != used else None, context_settings=settings)(function)
     return app
 

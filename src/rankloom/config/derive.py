@@ -9,6 +9,7 @@ from typing import TypeVar
 from rankloom.config.batch import sequence_multiple
 from rankloom.config.schema import (
     CheckpointSection,
+    ClusterSection,
     DataSection,
     LoggingSection,
     OptimizerSection,
@@ -18,8 +19,9 @@ from rankloom.config.schema import (
     TrainSection,
 )
 from rankloom.layout import GTPParallelLayout
+from rankloom.layout.topology import DEFAULT_NVLINK_DOMAIN_SIZE
 
-__all__ = ["fill_data", "fill_logging", "fill_parallel", "fill_schedule", "schedule_problems"]
+__all__ = ["fill_cluster", "fill_data", "fill_logging", "fill_parallel", "fill_schedule", "schedule_problems"]
 
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -48,6 +50,13 @@ def fill_schedule(schedule: ScheduleSection, train: TrainSection) -> ScheduleSec
     if train.max_steps is None:
         return schedule
     return _fill(schedule, {"decay_samples": train.max_steps * train.global_batch_size})
+
+
+def fill_cluster(cluster: ClusterSection) -> ClusterSection:
+    """NVLink reaches as far as a node, where nothing else is said; domains that are listed have no size."""
+    if cluster.nvlink_domains is not None:
+        return cluster
+    return _fill(cluster, {"nvlink_domain_size": cluster.gpus_per_node or DEFAULT_NVLINK_DOMAIN_SIZE})
 
 
 def fill_logging(logging: LoggingSection, checkpoint: CheckpointSection) -> LoggingSection:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from rankloom.config.batch import BatchArithmetic, check_eval_batch_size, check_sequence_length
-from rankloom.config.derive import fill_data, fill_logging, fill_parallel, fill_schedule, schedule_problems
+from rankloom.config.derive import (
+    fill_cluster,
+    fill_data,
+    fill_logging,
+    fill_parallel,
+    fill_schedule,
+    schedule_problems,
+)
 from rankloom.config.findings import Finding, Topic
 from rankloom.config.keys import KEYS, MODEL_CONFIG
 from rankloom.config.overlay import Overlay, lay_over
@@ -59,10 +66,12 @@ class Draft:
         origin: str,
         names: Iterable[str] = tuple(SECTIONS),
         spelled: Mapping[str, str] | None = None,
+        flags: Iterable[str] = (),
     ) -> Draft:
         """Lays the layers over each other and validates the sections called ``names``."""
         layers: dict[str, Settings] = {"default": defaults or {}, "file": mapping, "cli": cli or {}}
-        overlay = settle_alternatives(lay_over(layers, origin=origin, spelled=spelled))  # type: ignore[arg-type]
+        overlay = lay_over(layers, origin=origin)  # type: ignore[arg-type]
+        overlay = settle_alternatives(replace(overlay, spelled=spelled or {}, flags=frozenset(flags)))
         draft = cls(overlay, findings=list(overlay.findings))
         for name in names:
             section, findings = validate_section(name, overlay)
@@ -130,6 +139,9 @@ class Draft:
                 topic="sequence",
                 keys=lambda _: (length,),
             )
+        cluster = self.get(ClusterSection)
+        if cluster is not None:
+            self.sections[ClusterSection] = fill_cluster(cluster)
         logging, checkpoint = self.get(LoggingSection), self.get(CheckpointSection)
         if logging is not None and checkpoint is not None:
             self.sections[LoggingSection] = fill_logging(logging, checkpoint)

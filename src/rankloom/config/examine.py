@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from rankloom.config.batch import BatchArithmetic
@@ -12,6 +12,7 @@ from rankloom.config.draft import Draft, Settings
 from rankloom.config.findings import Finding
 from rankloom.config.foreign.job import ForeignJob
 from rankloom.config.overlay import Overlay
+from rankloom.config.resolved import ResolvedConfig
 from rankloom.config.schema import SECTIONS, ClusterSection, Section, TrainSection
 from rankloom.layout import GTPParallelLayout
 
@@ -52,6 +53,21 @@ class Examined:
     missing: tuple[str, ...] = ()
     foreign: ForeignJob | None = None
 
+    @classmethod
+    def of(cls, resolved: ResolvedConfig) -> Examined:
+        """A config in which nothing was found wrong."""
+        sections = {kind: getattr(resolved, name) for name, kind in SECTIONS.items()}
+        return cls(
+            program=OWN_PROGRAM,
+            origin=resolved.origin,
+            sections=sections,
+            overlay=Overlay({}, resolved.sources, resolved.origin),
+            sources=resolved.sources,
+            layout=resolved.layout,
+            batch=resolved.batch,
+            findings=(),
+        )
+
     def get(self, kind: type[AnySection]) -> AnySection | None:
         """The section of this class; None if it is not there or one of its values was refused."""
         section = self.sections.get(kind)
@@ -73,8 +89,7 @@ class Examined:
 
     def where(self, *keys: str) -> str:
         """In words: "parallel section of run.yaml", "--seq-length in train.sh"; "" if all are derived."""
-        overlay = self.overlay
-        return Overlay(overlay.values, self.sources, self.origin, (), overlay.spelled).where(*keys)
+        return replace(self.overlay, sources=self.sources).where(*keys)
 
     def spell(self, text: str) -> str:
         """The text with our dotted keys as the job's own program spells them."""
@@ -91,9 +106,15 @@ def examine(
     cli: Settings | None = None,
     defaults: Settings | None = None,
     origin: str = "config",
+    flags: Iterable[str] = (),
+    notes: Iterable[Finding] = (),
 ) -> Examined:
-    """Examine one of our own configs; arguments as for ``resolve``. Every section may be left out."""
-    return examine_layers(mapping, cli=cli, defaults=defaults, origin=origin)
+    """Examine one of our own configs; arguments as for ``resolve``. Every section may be left out.
+
+    ``flags``: keys of ``cli`` that were given as flags of their own; ``notes``: findings to begin with.
+    """
+    examined = examine_layers(mapping, cli=cli, defaults=defaults, origin=origin, flags=flags)
+    return replace(examined, findings=(*notes, *examined.findings))
 
 
 def examine_layers(
@@ -103,13 +124,16 @@ def examine_layers(
     defaults: Settings | None,
     origin: str,
     foreign: ForeignJob | None = None,
+    flags: Iterable[str] = (),
 ) -> Examined:
     """``examine``, for the settings of ``foreign`` where that is given."""
     layers = [mapping, cli or {}, defaults or {}]
     trains = any(key.split(".")[0] == "train" for layer in layers for key in layer)
     names = [name for name in SECTIONS if name != "train" or trains]
     spelled = foreign.spelled if foreign else {}
-    draft = Draft.of(mapping, cli=cli, defaults=defaults, origin=origin, names=names, spelled=spelled)
+    draft = Draft.of(
+        mapping, cli=cli, defaults=defaults, origin=origin, names=names, spelled=spelled, flags=flags
+    )
     cluster = draft.get(ClusterSection)
     worldless = cluster is not None and cluster.world_size is None
     layout = None if worldless else draft.layout()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from rankloom.config.batch import check_eval_batch_size, check_sequence_multiple, sequence_multiple
@@ -23,10 +23,17 @@ EVAL_BATCH, EVAL_MICRO, MICRO = (
 )
 
 
-def examine_foreign(foreign: ForeignJob, *, cli: Settings | None = None) -> Examined:
-    """Examine the job of another program; ``cli`` are settings of ours that win over what it says."""
+def examine_foreign(
+    foreign: ForeignJob, *, cli: Settings | None = None, flags: Iterable[str] = ()
+) -> Examined:
+    """Examine the job of another program; ``cli`` are settings of ours that win over what it says.
+
+    ``flags``: those of them that were given as flags of their own.
+    """
     said, own = _layers(foreign)
-    examined = examine_layers(said, cli=cli, defaults=own, origin=foreign.origin, foreign=foreign)
+    examined = examine_layers(
+        said, cli=cli, defaults=own, origin=foreign.origin, foreign=foreign, flags=flags
+    )
     findings = [
         *examined.findings,
         *foreign.findings,

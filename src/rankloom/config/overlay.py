@@ -28,6 +28,7 @@ class Overlay:
     """The values given by any layer, the source of each, and what was wrong with the keys.
 
     ``spelled``: how another program calls a key, where the settings are those of another program's job.
+    ``flags``: keys that were given as flags of their own, ``--world-size``, not as ``--cluster.world_size``.
     """
 
     values: Mapping[str, object]
@@ -35,6 +36,7 @@ class Overlay:
     origin: str
     findings: tuple[Finding, ...] = ()
     spelled: Mapping[str, str] = field(default_factory=dict)
+    flags: frozenset[str] = frozenset()
 
     def where(self, *keys: str) -> str:
         """Where values came from: "train section of run.yaml; --train.max_steps"; "" if all are derived."""
@@ -42,8 +44,11 @@ class Overlay:
         return "; ".join(dict.fromkeys(place for place in places if place))
 
     def _place(self, key: str, source: str) -> str:
+        if source == "cli" and key in self.flags:
+            return "given on the command line"
         if key in self.spelled and source == "file":
-            return f"{self.spelled[key]} in {self.origin}"
+            preposition = "on" if self.origin == "the command line" else "in"
+            return f"{self.spelled[key]} {preposition} {self.origin}"
         if key in self.spelled and source == "default":
             return f"the default of {self.spelled[key]}"
         return describe_source(key, source, self.origin)
@@ -66,9 +71,7 @@ def describe_source(key: str, source: str, origin: str) -> str:
     return words.get(source, "")
 
 
-def lay_over(
-    layers: Mapping[Source, Mapping[str, object]], *, origin: str, spelled: Mapping[str, str] | None = None
-) -> Overlay:
+def lay_over(layers: Mapping[Source, Mapping[str, object]], *, origin: str) -> Overlay:
     """``layers`` from the weakest to the strongest: nested mappings, dotted keys, or a mixture of both."""
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
@@ -87,7 +90,7 @@ def lay_over(
                 _merge_model_config(values, sources, key=key, value=value, source=source)
             else:
                 values[key], sources[key] = value, source
-    return Overlay(values, sources, origin, tuple(findings), spelled or {})
+    return Overlay(values, sources, origin, tuple(findings))
 
 
 def _where(key: str, source: Source, origin: str) -> str:

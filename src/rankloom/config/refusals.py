@@ -2,53 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from rankloom.config.findings import Finding
 from rankloom.config.resolved import ResolvedConfig
 from rankloom.errors import UserError
 
-__all__ = ["refuse_for_training"]
+__all__ = ["not_available", "refuse_for_training", "without_end"]
+
+Value = Callable[[str], object]
 
 
 def refuse_for_training(resolved: ResolvedConfig) -> None:
     """Raises UserError, one line for each setting that `rankloom train` has to refuse."""
-    lines = [*_missing(resolved), *_unavailable(resolved)]
-    if lines:
-        raise UserError("\n".join(lines))
+    findings = [
+        *_without_input(resolved.value, origin=resolved.origin),
+        *without_end(resolved.value, origin=resolved.origin),
+        *not_available(resolved.value, where=resolved.where),
+    ]
+    if findings:
+        raise UserError("\n".join(finding.text for finding in findings))
 
 
-def _missing(resolved: ResolvedConfig) -> Iterator[str]:
-    if resolved.model.path is None and resolved.model.config is None:
-        yield (
-            f"there is no model to train: set model.path to a Hugging Face folder, or model.config to train "
-            f"one from scratch (model section of {resolved.origin})"
+def _without_input(value: Value, *, origin: str) -> Iterator[Finding]:
+    if value("model.path") is None and value("model.config") is None:
+        message = (
+            "there is no model to train: set model.path to a Hugging Face folder, or model.config to train "
+            "one from scratch"
         )
-    if resolved.data.train is None:
-        yield (
-            f"there is no data to train on: set data.train to a JSONL file of chats, or to python-docs "
-            f"(data section of {resolved.origin})"
-        )
-    if resolved.train.max_steps is None and resolved.train.epochs is None:
-        yield (
-            f"there is no end to the run: set train.max_steps or train.epochs "
-            f"(train section of {resolved.origin})"
-        )
+        yield Finding("error", "training", message, ("model.path",), f"model section of {origin}")
+    if value("data.train") is None:
+        message = "there is no data to train on: set data.train to a JSONL file of chats, or to python-docs"
+        yield Finding("error", "training", message, ("data.train",), f"data section of {origin}")
 
 
-def _unavailable(resolved: ResolvedConfig) -> Iterator[str]:
-    stages = resolved.parallel.pipeline_model_parallel_size
-    save, evaluate = resolved.checkpoint.save_every, resolved.train.eval_every
-    eval_batch = resolved.train.eval_batch_size
-    validation, tensorboard = resolved.data.validation, resolved.logging.tensorboard
-    wishes = (
-        (stages > 1, "parallel.pipeline_model_parallel_size", stages, "training with pipeline stages", "1"),
-        (save > 0, "checkpoint.save_every", save, "saving checkpoints during a run", "0"),
-        (evaluate > 0, "train.eval_every", evaluate, "evaluation during a run", "0"),
-        (eval_batch is not None, "train.eval_batch_size", eval_batch, "evaluation during a run", "null"),
-        (validation is not None, "data.validation", validation, "evaluation on validation data", "null"),
-        (tensorboard is not None, "logging.tensorboard", tensorboard, "writing for TensorBoard", "null"),
-        (resolved.cluster.engine == "ray", "cluster.engine", "ray", "training on Ray", "local or torchrun"),
+def without_end(value: Value, *, origin: str) -> Iterator[Finding]:
+    """A finding where nothing says when training ends. ``value`` gives that of a dotted key."""
+    if value("train.max_steps") is None and value("train.epochs") is None:
+        message = "there is no end to the run: set train.max_steps or train.epochs"
+        yield Finding("error", "training", message, ("train.max_steps",), f"train section of {origin}")
+
+
+def not_available(value: Value, *, where: Callable[[str], str]) -> Iterator[Finding]:
+    """A finding for each setting whose part of training is not there yet; ``where`` a setting came from."""
+    wishes: tuple[tuple[str, Callable[[object], bool], str, str], ...] = (
+        (
+            "parallel.pipeline_model_parallel_size",
+            lambda stages: isinstance(stages, int) and stages > 1,
+            "training with pipeline stages",
+            "1",
+        ),
+        ("checkpoint.save_every", bool, "saving checkpoints during a run", "0"),
+        ("train.eval_every", bool, "evaluation during a run", "0"),
+        ("train.eval_batch_size", bool, "evaluation during a run", "null"),
+        ("data.validation", bool, "evaluation on validation data", "null"),
+        ("logging.tensorboard", bool, "writing for TensorBoard", "null"),
+        ("cluster.engine", lambda engine: engine == "ray", "training on Ray", "local or torchrun"),
     )
-    for wished, key, value, what, remedy in wishes:
-        if wished:
-            yield f"{key} {value}: {what} is not available yet; set it to {remedy} ({resolved.where(key)})"
+    for key, is_wished, what, remedy in wishes:
+        if is_wished(value(key)):
+            message = f"{key} {value(key)}: {what} is not available yet; set it to {remedy}"
+            yield Finding("error", "training", message, (key,), where(key))

@@ -29,7 +29,15 @@ from rankloom.config.yaml_file import read_yaml
 from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
 
-__all__ = ["ResolvedConfig", "ResolvedLayout", "load", "load_layout", "resolve", "resolve_layout"]
+__all__ = [
+    "ResolvedConfig",
+    "ResolvedLayout",
+    "load",
+    "load_layout",
+    "read_mapping",
+    "resolve",
+    "resolve_layout",
+]
 
 T = TypeVar("T")
 
@@ -64,7 +72,12 @@ class ResolvedConfig:
     @property
     def notes(self) -> tuple[str, ...]:
         """Lines to show before training about settings that will not do what they seem to say."""
-        return tuple(notes_on(self))
+        return tuple(note.message for note in notes_on(self.value, self.sources))
+
+    def value(self, key: str) -> object:
+        """The value of a dotted key."""
+        section, _, name = key.partition(".")
+        return getattr(getattr(self, section), name)
 
     def where(self, *keys: str) -> str:
         """Where settings came from, for messages: "train section of run.yaml; --data.seed"; "" if derived."""
@@ -126,7 +139,7 @@ def load(
     path: str | Path, *, cli: Settings | None = None, defaults: Settings | None = None
 ) -> ResolvedConfig:
     """``resolve`` for a YAML file. Raises UserError too for a missing file, or with the line at fault."""
-    return resolve(_read_mapping(path), cli=cli, defaults=defaults, origin=str(path))
+    return resolve(read_mapping(path), cli=cli, defaults=defaults, origin=str(path))
 
 
 def resolve_layout(
@@ -158,10 +171,11 @@ def load_layout(
     path: str | Path, *, cli: Settings | None = None, defaults: Settings | None = None
 ) -> ResolvedLayout:
     """``resolve_layout`` for a YAML file."""
-    return resolve_layout(_read_mapping(path), cli=cli, defaults=defaults, origin=str(path))
+    return resolve_layout(read_mapping(path), cli=cli, defaults=defaults, origin=str(path))
 
 
-def _read_mapping(path: str | Path) -> Settings:
+def read_mapping(path: str | Path) -> Settings:
+    """The content of a YAML file of settings. Raises UserError where it cannot be read or is no mapping."""
     content = read_yaml(Path(path))
     if content is None:
         return {}

@@ -130,7 +130,7 @@ class ClusterSection(Section):
     world_size: Count | None = None  # null: that of torchrun
     engine: Literal["local", "torchrun", "ray"] = "local"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    nvlink_domain_size: Count = 8
+    nvlink_domain_size: Count | None = None  # gpus_per_node, or 8
     nvlink_domains: RankLists | None = None  # the ranks of each domain, instead of a size
     gpus_per_node: Count | None = None
 

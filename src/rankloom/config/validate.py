@@ -15,7 +15,11 @@ from rankloom.config.values import allowed_text, allows_null
 
 __all__ = ["settle_alternatives", "validate_section"]
 
-ALTERNATIVES = (("model.path", MODEL_CONFIG), ("train.max_steps", "train.epochs"))
+ALTERNATIVES = (
+    ("model.path", MODEL_CONFIG),
+    ("train.max_steps", "train.epochs"),
+    ("cluster.nvlink_domains", "cluster.nvlink_domain_size"),
+)
 
 
 def settle_alternatives(overlay: Overlay) -> Overlay:

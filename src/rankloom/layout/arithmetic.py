@@ -216,9 +216,19 @@ def _candidates(settings: Settings, setting: str) -> list[int]:
         return [v for v in (below, below + step) if v > 0]
     value = _value(settings, setting)
     step = {W: settings.tensor_model_parallel_size, Q: settings.sequence_parallel_degree}.get(setting, 1)
+    values = {*_multiples_near(value, step), *_divisors(settings.world_size)}
+    if setting == Q:  # a sequence shard for every divisor of GTP_remat
+        remat = settings.tensor_parallel_num_weight_shards // settings.tensor_model_parallel_size
+        values |= {step * shards for shards in _divisors(remat)}
+    if setting == W:  # GTP_remat as a multiple of the sequence shards
+        shards = max(settings.sequence_shards // settings.sequence_parallel_degree, 1)
+        values |= _multiples_near(value, step * shards)
+    return sorted(values)
+
+
+def _multiples_near(value: int, step: int) -> set[int]:
     below = value // step * step
-    multiples = {v for v in (below - step, below, below + step) if v > 0}
-    return sorted(multiples | set(_divisors(settings.world_size)))
+    return {v for v in (below - step, below, below + step) if v > 0}
 
 
 def _divisors(number: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-CLUSTER_SETTINGS = ("world_size", "nvlink_domain_size")
+CLUSTER_SETTINGS = ("world_size", "gpus_per_node", "nvlink_domain_size", "nvlink_domains")
 
 
 def dotted(setting: str) -> str:

@@ -12,9 +12,14 @@ from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
 from rankloom.layout.gtp import SIZE_NAMES
 
-__all__ = ["folders_of_export", "mark_exported", "refuse_foreign_folders"]
+__all__ = ["folders_of_export", "mark_exported", "model_folder", "refuse_foreign_folders"]
 
 _MARKER = "rankloom.json"
+
+
+def model_folder(checkpoint_dir: str | Path) -> Path:
+    """Where a run leaves the trained model."""
+    return Path(checkpoint_dir) / "model"
 
 
 def mark_exported(folder: Path, layout: GTPParallelLayout, *, version: str) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rankloom.errors import UserError
 from rankloom.records.record import BadRecordError, ChatRecord, Message, RecordSet, messages_of
 
-__all__ = ["BAD_RECORDS", "open_error", "read_jsonl", "short_path"]
+__all__ = ["BAD_RECORDS", "bad_line", "nothing_left", "open_error", "read_jsonl", "scan_jsonl", "short_path"]
 
 BAD_RECORDS = ("error", "skip")
 BOM = b"\xef\xbb\xbf"
@@ -36,19 +36,36 @@ def read_jsonl(path: str | Path, *, bad_records: str = "error") -> RecordSet:
     skipped: Counter[str] = Counter()
     first_lines: dict[str, int] = {}
     source = str(path)
+    for line, found in scan_jsonl(path):
+        if not isinstance(found, BadRecordError):
+            records.append(ChatRecord(index=len(records), messages=found, source=source, line=line))
+        elif bad_records == "error":
+            raise UserError(bad_line(path, line, found))
+        else:
+            skipped[found.reason] += 1
+            first_lines.setdefault(found.reason, line)
+    if not records:
+        raise UserError(nothing_left(path, skipped, first_lines))
+    return RecordSet(records=records, skipped=skipped, first_lines=first_lines)
+
+
+def scan_jsonl(
+    path: str | Path, *, limit_bytes: int | None = None
+) -> Iterator[tuple[int, tuple[Message, ...] | BadRecordError]]:
+    """The physical line and the messages of every record, or what is wrong with it; blank lines are left out.
+
+    Stops at the end of the line that reaches ``limit_bytes``. Raises UserError for a file that cannot be
+    read.
+    """
+    read_bytes = 0
     for line, raw in _lines(Path(path)):
         try:
-            messages = _parse(raw)
+            yield line, _parse(raw)
         except BadRecordError as problem:
-            if bad_records == "error":
-                raise UserError(_bad_line(path, line, problem)) from None
-            skipped[problem.reason] += 1
-            first_lines.setdefault(problem.reason, line)
-            continue
-        records.append(ChatRecord(index=len(records), messages=messages, source=source, line=line))
-    if not records:
-        raise UserError(_nothing_left(path, skipped, first_lines))
-    return RecordSet(records=records, skipped=skipped, first_lines=first_lines)
+            yield line, problem
+        read_bytes += len(raw) + 1
+        if limit_bytes is not None and read_bytes >= limit_bytes:
+            return
 
 
 def short_path(path: str | Path) -> str:
@@ -99,14 +116,16 @@ def _parse(raw: bytes) -> tuple[Message, ...]:
     return messages_of(value)
 
 
-def _bad_line(path: str | Path, line: int, problem: BadRecordError) -> str:
+def bad_line(path: str | Path, line: int, problem: BadRecordError) -> str:
+    """The refusal of one line."""
     return (
         f"{short_path(path)}, line {line}: {problem}. "
         "Mend the line, or leave bad records out with data.bad_records: skip"
     )
 
 
-def _nothing_left(path: str | Path, skipped: Counter[str], first_lines: dict[str, int]) -> str:
+def nothing_left(path: str | Path, skipped: Counter[str], first_lines: Mapping[str, int]) -> str:
+    """The refusal of a file without a usable record; ``first_lines``: where each reason was first met."""
     if not skipped:
         return f"{short_path(path)}: holds no record; it is empty or has only blank lines"
     (reason, count), *others = skipped.most_common()

@@ -14,14 +14,15 @@ import torch
 import torch.distributed as dist
 from transformers import AutoConfig, GenerationConfig
 
+from rankloom.check import model_config_place
 from rankloom.comm import Activity, Communicator
 from rankloom.config import ResolvedConfig
+from rankloom.config.examine import Examined
 from rankloom.data import PreparedData
 from rankloom.errors import RunError, UserError
 from rankloom.models import SafetensorsFolder, SeededParameters, ShardedModel, fill
 from rankloom.optim import LearningRate, ShardedAdamW
 from rankloom.plan import ModelPlan, ModelSpec, Placement, StepShape
-from rankloom.train.model_check import model_config_place
 
 __all__ = ["build_model", "build_optimizer", "connect", "learning_rate", "model_plan", "step_shape"]
 
@@ -98,7 +99,7 @@ def build_model(
             gradient_checkpointing=resolved.train.gradient_checkpointing,
         )
     except UserError as error:
-        raise UserError(f"{error} ({model_config_place(resolved, str(error))})") from error
+        raise UserError(f"{error} ({_model_place(resolved, str(error))})") from error
     if resolved.model.path is not None:
         fill(model, SafetensorsFolder(Path(resolved.model.path), plan.spec))
         if (Path(resolved.model.path) / "generation_config.json").is_file():
@@ -118,8 +119,14 @@ def _hf_config(resolved: ResolvedConfig, plan: ModelPlan, data: PreparedData) ->
         return _unchecked_hf_config(resolved, plan, data)
     except Exception as error:  # its validation has exceptions of its own kinds
         reason = " ".join(str(error).split()) or type(error).__name__
-        place = model_config_place(resolved, reason)
+        place = _model_place(resolved, reason)
         raise UserError(f"transformers refuses the model's config: {reason} ({place})") from error
+
+
+def _model_place(resolved: ResolvedConfig, message: str) -> str:
+    """Where what ``message`` says about the model's config was written."""
+    path = resolved.model.path
+    return model_config_place(Examined.of(resolved), message, file=f"{path}/config.json" if path else "")
 
 
 def _unchecked_hf_config(resolved: ResolvedConfig, plan: ModelPlan, data: PreparedData) -> Any:

@@ -15,11 +15,11 @@ from rankloom.data import PreparedData, prepare
 from rankloom.errors import RunError
 from rankloom.models import ShardedModel
 from rankloom.plan import ModelPlan
+from rankloom.plan.exported import model_folder
 from rankloom.train.accounting import Accounting
 from rankloom.train.assemble import build_model, build_optimizer, connect, learning_rate, model_plan
 from rankloom.train.metrics import MetricsFile
 from rankloom.train.nonfinite import write_report
-from rankloom.train.outputs import model_folder
 from rankloom.train.reporting import Reporter
 from rankloom.train.worker import StepOutcome, Worker
 
@@ -66,7 +66,7 @@ def run_connected(
     with phases("compare ranks and lanes"):
         worker.verify_data(0)
     max_steps = resolved.train.max_steps or data.stream.num_steps(resolved.train.epochs or 0)
-    folder = model_folder(resolved)
+    folder = model_folder(resolved.checkpoint.dir)
     for fact in [
         *_facts(resolved, plan, data, model),
         *_replaced(Path(str(resolved.logging.metrics)), folder),

@@ -10,26 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rankloom.errors import RunError, UserError
+from rankloom.errors import RunError
+from rankloom.plan.metrics_rows import METRICS_KEYS, end_of_rows
 
-__all__ = ["METRICS_KEYS", "MetricsFile", "refuse_other_content"]
-
-METRICS_KEYS = (
-    "step",
-    "loss",
-    "grad_norm",
-    "lr",
-    "consumed_samples",
-    "consumed_chats",
-    "consumed_tokens",
-    "valid_tokens",
-    "step_time_s",
-    "tokens_per_second",
-    "comm_bytes",
-)
-
-
-_ROW_START = b'{"step": '
+__all__ = ["METRICS_KEYS", "MetricsFile"]
 
 
 class MetricsFile:
@@ -79,47 +63,7 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def refuse_other_content(path: Path) -> None:
-    """Raises UserError unless ``path`` is missing, empty, or a file of metrics rows; a last line that was cut
-    short counts as one."""
-    _end_of_rows(path, through_step=0)
-
-
 def _keep_rows(path: Path, *, through_step: int) -> None:
-    end = _end_of_rows(path, through_step=through_step)
+    end = end_of_rows(path, through_step=through_step)
     if path.is_file() and end < path.stat().st_size:
         os.truncate(path, end)
-
-
-def _end_of_rows(path: Path, *, through_step: int) -> int:
-    """Bytes of the rows up to a step; they are the first in the file. Raises UserError for other content."""
-    if not path.exists() or path.is_char_device():  # /dev/null keeps nothing
-        return 0
-    if not path.is_file():
-        raise UserError(f"{path} is no file; a metrics file cannot be written there")
-    kept, still = 0, True
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            step = _step_of(line)
-            if step is None:
-                raise UserError(
-                    f"{path} is not a metrics file, and is left as it is: line {number} is no metrics row; "
-                    "move it away, or set logging.metrics to another path"
-                )
-            still = still and step <= through_step
-            kept += len(line) if still else 0
-    return kept
-
-
-def _step_of(line: bytes) -> float | None:
-    """The step of a row, None for other content. A line cut short by the end of an earlier run counts as
-    after everything."""
-    if not line.endswith(b"\n"):
-        return math.inf if line.startswith(_ROW_START) or _ROW_START.startswith(line) else None
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(row, dict) or not set(METRICS_KEYS) <= set(row) or not isinstance(row["step"], int):
-        return None
-    return row["step"]

@@ -1,0 +1,69 @@
+"""A report on the terminal: what was read, the findings worst first, what was not looked at."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from rankloom.check.report import Report
+from rankloom.config.findings import Finding
+from rankloom.explain.headline import headline
+
+__all__ = ["print_report"]
+
+STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
+INDENT = 9
+MAX_IGNORED = 24
+
+
+def print_report(report: Report, *, console: Console) -> None:
+    """Print everything that was found; the last line counts it."""
+    _print_source(report, console)
+    for finding in report.findings:
+        console.print(_finding(finding, width=console.width), soft_wrap=True)
+    if report.not_looked_at:
+        console.print()
+        console.print(Text("Not looked at", style="bold"))
+        for line in report.not_looked_at:
+            console.print(Padding(Text(line), (0, 0, 0, 2)))
+    console.print()
+    console.print(Text(_verdict(report), style="bold"))
+
+
+def _print_source(report: Report, console: Console) -> None:
+    foreign = report.examined.foreign
+    if foreign is not None:
+        console.print(Text(f"Read from {foreign.origin} ({foreign.program})", style="bold"))
+        console.print(Padding(Text(", ".join(foreign.read)), (0, 0, 0, 2)))
+        if foreign.ignored:
+            shown = ", ".join(foreign.ignored[:MAX_IGNORED])
+            more = len(foreign.ignored) - MAX_IGNORED
+            text = f"ignored: {shown}{f' and {more} more' if more > 0 else ''}"
+            console.print(Padding(Text(text, style="dim"), (0, 0, 0, 2)))
+        console.print()
+    if report.job is not None:
+        console.print(Text(headline(report.job.layout)))
+        console.print()
+
+
+def _finding(finding: Finding, *, width: int) -> Text:
+    """The severity, and beside it the message with where it comes from below.
+
+    Further lines of a message are something to copy, and are not wrapped.
+    """
+    first, *as_they_are = finding.message.splitlines()
+    told = wrap(first, width - INDENT, break_on_hyphens=False, break_long_words=False)
+    lines = [*told, *as_they_are]
+    text = Text(f"{finding.severity:<{INDENT}}", style=STYLES[finding.severity])
+    text.append(f"\n{' ' * INDENT}".join(lines), style="not bold default")
+    if finding.where:
+        text.append(f"\n{' ' * INDENT}{finding.where}", style="not bold dim default")
+    return text
+
+
+def _verdict(report: Report) -> str:
+    counts = [f"{n} {word}{'s' * (n != 1)}" for word, n in report.counts.items() if n]
+    return f"{report.examined.origin}: {', '.join(counts) or 'nothing to say'}"

@@ -1,0 +1,134 @@
+"""What a run would write: whether it can, what it must not write over, and whether the disk has room.
+
+Nothing is made or changed here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from rankloom.config.examine import Examined
+from rankloom.config.findings import Finding, Severity
+from rankloom.errors import UserError
+from rankloom.plan import ModelSpec
+from rankloom.plan.amounts import bytes_text
+from rankloom.plan.exported import folders_of_export, model_folder, refuse_foreign_folders
+from rankloom.plan.metrics_rows import refuse_other_content
+from rankloom.records import PYTHON_DOCS
+
+__all__ = ["check_outputs", "check_room"]
+
+DIR, METRICS = "checkpoint.dir", "logging.metrics"
+STATE_BYTES = 12  # of a parameter in a checkpoint beside its weight: fp32 master and two moments
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+def check_outputs(examined: Examined) -> Iterator[Finding]:
+    """Outputs that cannot be written, or would take the place of anything but the same output of an earlier
+    run."""
+    folder, metrics = examined.value(DIR), examined.value(METRICS)
+    if folder is None or metrics is None:
+        return
+    for key, problem in (
+        (DIR, _folder_problem(Path(str(folder)))),
+        (METRICS, _metrics_problem(examined, Path(str(metrics)))),
+        (DIR, _model_folder_problem(examined, Path(str(folder)))),
+    ):
+        if problem:
+            where = examined.where(*(METRICS, DIR) if key == METRICS else (DIR,)) or "the default"
+            yield Finding("error", "outputs", f"{key}: {problem}", (key,), where)
+
+
+def check_room(examined: Examined, spec: ModelSpec) -> Iterator[Finding]:
+    """Free disk against the final model, and the checkpoints that are kept besides."""
+    folder = examined.value(DIR)
+    element = ELEMENT_BYTES.get(str(examined.value("model.dtype")))
+    if folder is None or element is None:
+        return
+    place = _nearest_existing(Path(str(folder)))
+    try:
+        free = shutil.disk_usage(place).free
+    except OSError:
+        return  # a folder that cannot be looked at is a finding of its own
+    model = spec.num_parameters * element
+    saves, keep = examined.value("checkpoint.save_every"), examined.value("checkpoint.keep")
+    number = keep + 1 if isinstance(saves, int) and saves > 0 and isinstance(keep, int) else 0
+    checkpoints = number * (model + spec.num_parameters * STATE_BYTES)
+    needed = model + checkpoints
+    if free < needed:
+        parts = f"{bytes_text(model)} for the final model"
+        if number:
+            kept = f"checkpoint.keep {keep}, and one in the making"
+            parts += f" and {bytes_text(checkpoints)} for {number} checkpoints ({kept})"
+        message = f"{DIR} {folder}: {bytes_text(free)} free, and the run writes {bytes_text(needed)}: {parts}"
+        severity: Severity = "error" if free < model else "warning"
+        yield Finding(severity, "outputs", message, (DIR,), examined.where(DIR) or "the default")
+
+
+def _inputs(examined: Examined) -> Iterator[tuple[str, Path]]:
+    model, train = examined.value("model.path"), examined.value("data.train")
+    if model is not None:
+        yield "model.path", Path(str(model))
+    if train not in (None, PYTHON_DOCS):
+        yield "data.train", Path(str(train))
+    if Path(examined.origin).is_file():
+        yield "the config file", Path(examined.origin)
+
+
+def _model_folder_problem(examined: Examined, folder: Path) -> str:
+    exports = folders_of_export(model_folder(folder))
+    for name, path in [*_inputs(examined), (METRICS, Path(str(examined.value(METRICS))))]:
+        for export in exports:
+            if _overlap(path, export):
+                return (
+                    f"the trained model would replace {export}, which overlaps with {name} {path}; set "
+                    "checkpoint.dir to another folder"
+                )
+    try:
+        refuse_foreign_folders(*exports)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def _metrics_problem(examined: Examined, file: Path) -> str:
+    for name, path in _inputs(examined):
+        if file.resolve() == path.resolve():
+            return f"{file} is {name}; set it to another path"
+    if file.is_dir():
+        return f"{file} is a folder; it must be a file"
+    if not file.exists():
+        return _folder_problem(file.parent)
+    if not os.access(file, os.R_OK | os.W_OK):
+        return f"{file} cannot be read and written"
+    try:
+        refuse_other_content(file)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def _folder_problem(folder: Path) -> str:
+    place = _nearest_existing(folder)
+    if not place.is_dir():
+        return f"the folder {folder} cannot be made: {place} is a file"
+    if not os.access(place, os.W_OK | os.X_OK):
+        what = f"the folder {folder} is not writable"
+        return what if place == folder else f"the folder {folder} cannot be made: {place} is not writable"
+    return ""
+
+
+def _nearest_existing(path: Path) -> Path:
+    """The path, or the nearest of the folders it lies in that is there."""
+    path = path.absolute()
+    while not (path.exists() or path.is_symlink()) and path != path.parent:
+        path = path.parent
+    return path
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    one, other = one.resolve(), other.resolve()
+    return one.is_relative_to(other) or other.is_relative_to(one)

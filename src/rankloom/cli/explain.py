@@ -1,0 +1,51 @@
+"""``rankloom explain``: who holds which weights and gets which tokens, on the terminal or as a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rankloom.check.look import look_at
+from rankloom.cli.job_options import JobOptions, read_job, with_job_options
+from rankloom.cli.overrides import parse_overrides
+from rankloom.cli.page_file import write_page
+
+
+def _command(
+    ctx: typer.Context,
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[JOB]",
+            help="A config file; with --from a file of that program, - for standard input, or a shell line.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="PAGE", help="Write an HTML page.")
+    ] = None,
+    *,
+    options: JobOptions,
+) -> None:
+    """Show who holds which weights, who gets which tokens, and who talks to whom.
+
+    --key.sub VALUE sets any key.
+    """
+    examined = read_job(source, options, overrides=parse_overrides(ctx.args))
+    report = look_at(examined, model=options.model, driver=options.driver, calls=options.calls)
+    job = report.require_job()
+    if output is None:
+        from rankloom.explain.terminal import print_job
+        from rankloom.explain.terminal_style import terminal
+
+        print_job(job, console=terminal(), crossings=report.crossings)
+        return
+    from rankloom.explain.page import Message, page
+
+    messages = [Message(finding.severity, finding.text) for finding in report.findings]
+    write_page(output, page(job, messages=messages, crossing=report.crossings))
+
+
+command = with_job_options(_command)
