@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankloom.explain.derivations import SettingRow, setting_rows
-from rankloom.explain.terminal_style import fit, print_table, some_ranks, table, terminal
+from rankloom.explain.terminal_style import columns_width, fit, print_table, some_ranks, table, terminal
 from rankloom.layout import GTPParallelLayout, Topology
 from rankloom.layout.axes import IntArray
 from rankloom.layout.provenance import dotted
@@ -97,16 +97,16 @@ def sizes_table(layout: GTPParallelLayout) -> Table:
 
 def groups_table(layout: GTPParallelLayout, *, width: int) -> Table:
     """The groups of both views, as many of each kind as fit two lines of ``width`` columns."""
-    rows = []
-    for view, axes in GROUPS:
-        groups = (layout.tokens if view == "tokens" else layout.weights).groups(axes)
-        rows.append((view, axes, f"{groups.shape[0]} x {groups.shape[1]}", groups))
+    kinds = [
+        (view, axes, (layout.tokens if view == "tokens" else layout.weights).groups(axes))
+        for view, axes in GROUPS
+    ]
     headings = ("view", "axes", "number x ranks")
-    taken = [max(len(headings[i]), *(len(str(row[i])) for row in rows)) for i in range(3)]
-    left = width - 1 - sum(2 + columns for columns in taken)
+    rows = [(view, axes, f"{groups.shape[0]} x {groups.shape[1]}") for view, axes, groups in kinds]
+    left = width - 1 - columns_width(headings, rows)
     made = table(*headings, "ranks", fixed=(*headings, "ranks"))
-    for *texts, groups in rows:
-        made.add_row(*map(str, texts), _some_groups(groups, width=left))
+    for texts, (_, _, groups) in zip(rows, kinds, strict=True):
+        made.add_row(*texts, _some_groups(groups, width=left))
     return made
 
 

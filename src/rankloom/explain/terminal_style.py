@@ -17,6 +17,7 @@ from rich.text import Text
 __all__ = [
     "NARROWEST",
     "colour",
+    "columns_width",
     "fit",
     "indented",
     "print_table",
@@ -65,12 +66,22 @@ def table(*headings: str, numbers: Sequence[str] = (), fixed: Sequence[str] = ()
     return made
 
 
+def columns_width(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Columns that these take in a table, with the gap behind each."""
+    return sum(len(GAP) + max(map(len, column)) for column in zip(headings, *rows, strict=True))
+
+
 def print_table(console: Console, title: str, shown: Table, *, caption: str = "") -> None:
-    """A table under its title, one column in from the left, with an empty line after it."""
+    """A table under its title, one column in from the left, with an empty line after it.
+
+    Where numbers need more columns than there are, lines are longer; none is cut.
+    """
     console.print(Text(title, style="bold"))
-    console.print(Padding(shown, (0, 0, 0, 1)))
+    needed = console.measure(shown).minimum + 1
+    padded = Padding(shown, (0, 0, 0, 1), expand=False)
+    console.print(padded, width=max(needed, console.width), crop=False)
     if caption:
-        console.print(Padding(Text(caption, style="dim italic"), (0, 0, 0, 1)))
+        indented(console, Text(caption, style="dim italic"))
     console.print()
 
 

@@ -1,0 +1,96 @@
+"""What a rank stores, what it sends in a step, and what of that crosses a link, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from rankloom.explain.terminal_style import columns_width, print_table, some_ranks, table
+from rankloom.explain.traffic_facts import group_traffic
+from rankloom.explain.weight_facts import memory_rows, parameter_facts
+from rankloom.plan.job import Job
+
+if TYPE_CHECKING:
+    from rankloom.plan.links import Crossing
+
+__all__ = ["print_crossings", "print_memory", "print_parameters", "print_traffic"]
+
+
+def print_parameters(job: Job, *, console: Console) -> None:
+    """How each parameter is cut: its shape, and the shape that a rank stores."""
+    if job.plan is None:
+        return
+    made = table(
+        "parameter", "of them", "shape", "a rank stores", numbers=("of them", "shape", "a rank stores")
+    )
+    for fact in parameter_facts(job.plan):
+        name = str(fact["name"]).removeprefix("model.")
+        made.add_row(name, str(fact["count"]), _shape(fact["shape"]), _shape(fact["shard_shape"]))
+    print_table(console, "Parameters", made, caption='names without their leading "model."')
+
+
+def print_memory(job: Job, *, console: Console) -> None:
+    """Bytes of parameters, gradients and optimizer state on every rank."""
+    if job.plan is None or job.step is None:
+        return
+    made = table("what", "bytes on a rank", "how", numbers=("bytes on a rank",), fixed=("what",))
+    for row in memory_rows(job.plan, element_size=job.step.element_size):
+        made.add_row(row.what, f"{row.num_bytes:,}", f"{row.numbers}: {row.formula}")
+    stages = job.layout.pipeline_model_parallel_size
+    caption = f"all layers together; each of the {stages} pipeline stages has its share" if stages > 1 else ""
+    print_table(console, "Memory", made, caption=caption)
+
+
+def print_traffic(job: Job, *, console: Console) -> None:
+    """The collectives of a step by group, with what a rank sends; the groups that send most come first."""
+    records = job.records
+    if not records:
+        return
+    headings = ("group, and what for", "collective", "times", "bytes a rank sends")
+    made = table(*headings, numbers=headings[2:], fixed=("collective",))
+    for group in group_traffic(job.layout, job.topology, records):
+        number = f"{group.number} group{'s' * (group.number > 1)} of {group.size}"
+        title = Text.assemble((group.group, "bold"), f": {number}")
+        made.add_row(title, "", "", Text(f"{group.num_bytes or 0:,}", style="bold"))
+        for exchange in group.exchanges:
+            made.add_row(
+                f"  {exchange.what}", exchange.kind, f"{exchange.count:,}", f"{exchange.num_bytes:,}"
+            )
+    print_table(
+        console,
+        "Collectives of a step",
+        made,
+        caption="of a broadcast, what its first rank sends; the others send nothing",
+    )
+
+
+def print_crossings(crossings: Sequence[Crossing], *, console: Console) -> None:
+    """The groups that leave an NVLink domain or a node, with the most bytes that leave one in a step."""
+    if not crossings:
+        return
+    headings = ("group", "leave a", "groups", "bytes over a link")
+    rows = [
+        (
+            crossing.group,
+            crossing.level,
+            f"{crossing.num_crossing} of {crossing.num_groups}",
+            "" if crossing.link_bytes is None else f"{crossing.link_bytes:,}",
+        )
+        for crossing in crossings
+    ]
+    made = table(*headings, "for example ranks", numbers=headings[3:], fixed=(*headings, "for example ranks"))
+    room = console.width - 1 - columns_width(headings, rows)
+    for texts, crossing in zip(rows, crossings, strict=True):
+        made.add_row(*texts, some_ranks(crossing.example, width=room) if crossing.example else "")
+    caption = "domain: NVLink domain; bytes over a link: the most that leave one of them in a step"
+    if unknown := max(crossing.num_unknown for crossing in crossings):
+        caption += f"; of up to {unknown} groups the place of a rank is not known"
+    print_table(console, "What leaves NVLink domains and nodes", made, caption=caption)
+
+
+def _shape(shape: object) -> str:
+    assert isinstance(shape, tuple | list)
+    return " x ".join(map(str, shape))
