@@ -9,8 +9,12 @@ from types import MappingProxyType
 
 import yaml
 
+from rankloom.config.foreign.flags import FLAGS
 from rankloom.config.foreign.job import ForeignJob
 from rankloom.config.foreign.megatron_text import job_of_shell, job_of_yaml
+from rankloom.config.foreign.nemo_rl import job_of_settings
+from rankloom.config.foreign.nemo_rl_files import command_parts, merged_config, with_overrides
+from rankloom.config.foreign.nemo_rl_reader import is_nemo_rl
 from rankloom.config.schema import SECTIONS
 from rankloom.config.yaml_file import read_yaml
 from rankloom.errors import UserError
@@ -60,7 +64,7 @@ def _megatron(source: str, rank_order: str | None) -> ForeignJob:
 def _megatron_yaml(content: object, origin: str, rank_order: str | None) -> ForeignJob:
     if not isinstance(content, Mapping):
         raise UserError(f"{origin} holds no YAML mapping of Megatron-LM arguments")
-    if _is_nemo_rl(content):
+    if is_nemo_rl(content):
         raise UserError(f"{origin} is a config of NeMo-RL; use --from nemo-rl")
     _refuse_ours(content, origin)
     job = job_of_yaml(content, origin=origin, rank_order=rank_order)
@@ -97,13 +101,6 @@ def _as_yaml(text: str) -> Mapping[str, object] | None:
     return content if isinstance(content, Mapping) else None
 
 
-def _is_nemo_rl(content: Mapping[str, object]) -> bool:
-    policy = content.get("policy")
-    return isinstance(policy, Mapping) and bool(
-        {"megatron_cfg", "dtensor_cfg", "train_global_batch_size", "model_name"} & set(policy)
-    )
-
-
 def _refuse_ours(content: Mapping[str, object], origin: str) -> None:
     """Raises UserError for a config of rankloom: its sections are there, and nothing else."""
     if content and set(content) <= set(SECTIONS) and {"parallel", "train"} & set(content):
@@ -113,4 +110,42 @@ def _refuse_ours(content: Mapping[str, object], origin: str) -> None:
             raise UserError(f"{origin} is a config of rankloom; leave out --from")
 
 
-_READERS: Mapping[str, Callable[[str, str | None], ForeignJob]] = MappingProxyType({"megatron": _megatron})
+def _nemo_rl(source: str, rank_order: str | None) -> ForeignJob:
+    name, overrides = source, list[str]()
+    if source != "-" and not _is_file(Path(source)) and any(c.isspace() for c in source):
+        name, overrides = command_parts(source)
+        if not name:
+            raise UserError(f"no --config was found in {source!r}; name the YAML file of the NeMo-RL job")
+    path = Path(name)
+    if name == "-":
+        content: object = _as_yaml(sys.stdin.read())
+        origin = "standard input"
+    else:
+        if not _is_file(path):
+            raise UserError(f"{name} does not exist; --from nemo-rl takes the YAML file of a job")
+        origin, content = name, _nemo_rl_content(path)
+    settings, inherited = merged_config(content, origin, path.parent, below=[path.resolve()])
+    settings = with_overrides(settings, overrides)
+    _refuse_ours(settings, origin)
+    if not is_nemo_rl(settings):
+        raise UserError(
+            f"no NeMo-RL setting was found in {origin}; is it a config of NeMo-RL, with a policy section?"
+        )
+    read = tuple(f"defaults: {file}" for file in inherited)
+    overridden = frozenset(text.lstrip("+").partition("=")[0] for text in overrides)
+    return job_of_settings(settings, origin=origin, rank_order=rank_order, read=read, overridden=overridden)
+
+
+def _nemo_rl_content(path: Path) -> object:
+    """The YAML in a file. Raises UserError, for arguments of Megatron-LM too."""
+    text = _text_of(path, str(path))
+    content = _as_yaml(text)
+    flat = set(content or ()) & {name.replace("-", "_") for name in FLAGS}
+    if flat or any(f"--{name}" in text for name in ("tensor-model-parallel-size", "micro-batch-size")):
+        raise UserError(f"{path} looks like arguments of Megatron-LM; use --from megatron")
+    return read_yaml(path)
+
+
+_READERS: Mapping[str, Callable[[str, str | None], ForeignJob]] = MappingProxyType(
+    {"megatron": _megatron, "nemo-rl": _nemo_rl}
+)
