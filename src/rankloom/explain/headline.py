@@ -34,11 +34,12 @@ def _copies(layout: GTPParallelLayout) -> str:
 
 def _rows(layout: GTPParallelLayout) -> str:
     context, tp = layout.runtime_context_parallel_size, layout.tensor_model_parallel_size
+    if context > 1 and tp > 1:
+        return f"each row is cut into {context} parts, each worked on by {tp} GPUs together"
     if context > 1:
-        teams = f" times {tp} tensor-parallel ones" if tp > 1 else ""
-        return f"each row is cut over {context} GPUs{teams}"
+        return f"each row is cut over {context} GPUs"
     if tp > 1:
-        return f"each row is worked on whole by {tp} GPUs together"
+        return f"each row is worked on by {tp} GPUs together"
     return "no row is cut"
 
 

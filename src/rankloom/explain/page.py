@@ -79,16 +79,17 @@ def page(job: Job, *, messages: Sequence[Message] = (), crossing: Sequence[Cross
 
 
 def colourings(layout: GTPParallelLayout, view: str) -> tuple[Colouring, ...]:
-    """The colourings of a view's map: the first one, and the others that have more than one colour."""
+    """The colourings of a view's map that have more than one colour, or the first one if none has."""
     sizes = {
         "weight_shard": layout.gtp_remat_size,
         "replica": layout.num_weight_replicas,
         "tp": layout.tensor_model_parallel_size,
         "pp": layout.pipeline_model_parallel_size,
+        "lane": layout.batch_parallel_size,
         "context": layout.runtime_context_parallel_size,
     }
-    first, *others = COLOURINGS[view]
-    return (first, *(each for each in others if sizes[each[0]] > 1))
+    telling = tuple(each for each in COLOURINGS[view] if sizes[each[0]] > 1)
+    return telling or COLOURINGS[view][:1]
 
 
 def _call_colourings(job: Job) -> list[Colouring]:

@@ -93,7 +93,8 @@ class BatchSection {
       const bar = make("div", { class: position === context ? "bar on" : "bar", "data-context": position });
       Object.assign(bar.style, { flex: `${stop - start} 1 0`, background: fill, color: ink });
       bar.title = `context position ${position}: ${length ? "tokens" : "chunk"} ${rangesText([[start, stop]])}`;
-      if (pieces.length <= 32) bar.append(make("b", {}, String(position)));
+      if (pieces.length === 1) bar.append(make("b", {}, "the whole row"));
+      else if (pieces.length <= 32) bar.append(make("b", {}, String(position)));
       return bar;
     });
     const marks = chunks[context].flatMap(([start, stop]) => [

@@ -65,9 +65,10 @@ function wireZoom(root, maps, section) {
     find('[data-zoom-by="1"]', root).disabled = level === ZOOMS - 1;
   };
   const fit = () => {
+    if (maps[0].closes) return set(FIRST_ZOOM_OF_CLOSED);
     let wanted = ZOOMS - 1;
     while (wanted > 0 && !maps[0].fits(wanted)) wanted -= 1;
-    set(wanted);
+    return set(wanted);
   };
   root.addEventListener("click", (event) => {
     const button = event.target.closest("[data-zoom-by]");
@@ -76,6 +77,7 @@ function wireZoom(root, maps, section) {
     else set(level + Number(button.dataset.zoomBy));
   });
   fit();
+  window.addEventListener("resize", () => set(level));
 }
 
 /** The buttons that choose what a map is coloured by. */

@@ -123,6 +123,7 @@ function* blockRanks(block) {
   }
 }
 
+const SHORT = { weight_shard: "shard", replica: "copy", tp: "TP", pp: "stage", lane: "lane", context: "ctx" };
 const NAMES = {
   weight_shard: "weight shard",
   replica: "replica",

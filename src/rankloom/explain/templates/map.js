@@ -1,8 +1,9 @@
 // A map of the ranks: a box a domain, a cell a rank, one colouring at a time. In large worlds a box is closed,
 // a miniature of its ranks, until it is opened.
 const ZOOMS = 6;
+const FIRST_ZOOM_OF_CLOSED = 2;
 const MOST_CELLS = 2048;
-const FIRST_LABEL_ZOOM = 3;
+const MOST_NAMED_BOXES = 600;
 
 class RankMap {
   constructor(root, job, view, colourings) {
@@ -11,6 +12,8 @@ class RankMap {
     this.lit = new Map();
     this.litTiles = new Set();
     this.closes = job.world > MOST_CELLS;
+    root.classList.toggle("closes", this.closes);
+    root.classList.toggle("dense", this.closes && job.blocks.length > MOST_NAMED_BOXES);
     this.viewport = find(".viewport", root);
     this.boxes = job.blocks.map((block, index) => this.makeBox(block, index));
     this.viewport.append(...this.boxes);
@@ -98,7 +101,7 @@ class RankMap {
     const { fill, ink } = value < 0 ? { fill: "", ink: "" } : colour(value, this.job.count(this.colouring));
     cell.style.background = fill;
     cell.style.color = ink;
-    cell.lastChild.textContent = value < 0 ? "–" : name;
+    cell.lastChild.textContent = value < 0 ? "never" : this.shortName(value);
     cell.setAttribute("aria-label", `rank ${rank}, ${name}`);
   }
 
@@ -120,6 +123,10 @@ class RankMap {
     tile.style.backgroundPosition = images
       .map((_, i) => `0 ${rows.length === 1 ? 0 : (100 * i) / (rows.length - 1)}%`)
       .join(",");
+  }
+
+  shortName(value) {
+    return `${this.colouring.startsWith("call:") ? "piece" : SHORT[this.colouring]} ${value}`;
   }
 
   valueName(value) {
@@ -199,8 +206,24 @@ class RankMap {
     return nearestInRow(items, at, key === "ArrowDown" ? 1 : -1);
   }
 
+  /** Cells of one of the sizes; boxes then share the width evenly. */
   zoom(level) {
     this.root.dataset.zoom = level;
+    const { viewport } = this;
+    viewport.classList.add("natural");
+    const widths = this.boxes.slice(0, 64).map((box) => (box.classList.contains("closed") || !this.closes ? box.offsetWidth : 0));
+    const node = find(".node:not(.bare)", viewport);
+    const nodeWidth = node ? node.offsetWidth : 0;
+    viewport.classList.remove("natural");
+    const style = getComputedStyle(viewport);
+    const room = viewport.clientWidth - 2 * parseFloat(style.paddingLeft);
+    const gap = parseFloat(style.columnGap);
+    const closed = this.boxes.filter((box) => !this.closes || box.classList.contains("closed")).length;
+    viewport.style.setProperty("--box-columns", evenColumns(closed, room, Math.max(...widths), gap));
+    if (!node) return;
+    const nodes = node.parentElement;
+    const nodeGap = parseFloat(getComputedStyle(nodes).columnGap);
+    viewport.style.setProperty("--node-columns", evenColumns(nodes.childElementCount, nodes.clientWidth, nodeWidth, nodeGap));
   }
 
   fits(level) {
@@ -208,6 +231,13 @@ class RankMap {
     const view = this.viewport;
     return view.scrollHeight <= view.clientHeight + 1 && view.scrollWidth <= view.clientWidth + 1;
   }
+}
+
+/** How many columns: as many as fit, or a few less where then all rows are full. */
+function evenColumns(count, room, width, gap) {
+  const most = Math.max(1, Math.min(count, Math.floor((room + gap) / (Math.max(1, width) + gap))));
+  for (let columns = most; columns > most / 2; columns -= 1) if (count % columns === 0) return columns;
+  return most;
 }
 
 /** The item of the next row in a direction that is nearest in x. */

@@ -16,7 +16,7 @@ function colour(value, count) {
   const [lightness, chroma, hue] = count <= FEW.length ? FEW[value] : ramp(value / (count - 1), value % 2);
   return {
     fill: `oklch(${lightness.toFixed(3)} ${chroma.toFixed(3)} ${hue.toFixed(0)})`,
-    ink: lightness > 0.66 ? "oklch(0.2 0.02 260)" : "oklch(0.99 0 0)",
+    ink: lightness > 0.58 ? "oklch(0.2 0.02 260)" : "oklch(0.99 0 0)",
   };
 }
 

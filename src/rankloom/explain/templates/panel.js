@@ -60,11 +60,11 @@ class Panel {
     const { counts } = job;
     const slice =
       counts.weight_shard * counts.tp > 1
-        ? `Stores slice ${at("weight_shard")} of ${counts.weight_shard}${counts.tp > 1 ? ` at TP ${at("tp")} of ${counts.tp}` : ""}`
+        ? `Stores weight shard ${at("weight_shard")} (of ${counts.weight_shard})${counts.tp > 1 ? ` at TP ${at("tp")} (of ${counts.tp})` : ""}`
         : "Stores the weights whole";
-    const copy = counts.replica > 1 ? `, in copy ${at("replica")} of ${counts.replica}` : "";
-    const stage = counts.pp > 1 ? `, stage ${at("pp")} of ${counts.pp}` : "";
-    const lane = counts.lane > 1 ? `lane ${at("lane")} of ${counts.lane}` : "the only lane";
+    const copy = counts.replica > 1 ? `, in copy ${at("replica")} (of ${counts.replica})` : "";
+    const stage = counts.pp > 1 ? `, in pipeline stage ${at("pp")} (of ${counts.pp})` : "";
+    const lane = counts.lane > 1 ? `lane ${at("lane")} (of ${counts.lane})` : "the only lane";
     return `${slice}${copy}${stage}. Trains on ${lane}, ${tokensText(job, at("context"))} of each row.`;
   }
 
@@ -86,7 +86,7 @@ class Panel {
       const members = this.job.members(kind, group);
       const chip = make("button", { type: "button", class: "chip", "data-kind": kind, "data-group": group });
       if (members.length === 1) chip.classList.add("alone");
-      chip.append(make("span", { class: "mark" }), make("b", {}, kind), ` ${members.length === 1 ? "alone" : ranksText(members, 4)}`);
+      chip.append(make("span", { class: "mark" }), make("b", {}, kind), ` ${members.length === 1 ? "alone" : ranksText(members, 8)}`);
       return chip;
     });
     return make("div", { class: "chips", role: "group", "aria-label": `groups of rank ${rank}` }, ...items);

@@ -1,5 +1,15 @@
 // One parameter, drawn to scale: how TP and gtp_remat cut it, and the part that one rank stores.
-const DRAWING = { width: 520, height: 380, most: 1024 };
+const ROLES = {
+  embedding: "Embedding",
+  column: "Column-parallel weight",
+  row: "Row-parallel weight",
+  head: "Output head",
+  column_bias: "Column-parallel bias",
+  row_bias: "Row-parallel bias",
+  norm: "Norm",
+  head_norm: "Norm of a head",
+};
+const DRAWING = { width: 460, height: 330, most: 1024 };
 
 class WeightsSection {
   constructor(root, job, lights) {
@@ -61,19 +71,19 @@ class WeightsSection {
     const squeezed = width < 120 || height < 60;
     if (squeezed) [width, height] = [Math.max(width, 120), Math.max(height, 60)];
     const svg = make("svg", {
-      viewBox: `-46 -24 ${width + 60} ${height + 44}`,
-      style: `width:${width + 60}px`,
+      viewBox: `-26 -24 ${width + 76} ${height + 50}`,
+      style: `width:${width + 76}px`,
       role: "img",
       "aria-label": `${p.name}, ${p.shape.join(" by ")}`,
     });
     const x = (col) => (col / cols) * width;
     const y = (row) => (row / rows) * height;
-    svg.append(...this.slices(p, x, y, width), make("rect", { class: "outline", x: 0, y: 0, width, height }));
+    svg.append(...this.slices(p, x, y, width), ...this.parts(p, x, y, width, height), make("rect", { class: "outline", x: 0, y: 0, width, height }));
     const [top, bottom, left, right] = corners(p, tp, shard, cols);
     if (bottom > top) svg.append(make("rect", { class: "mine", x: x(left), y: y(top), width: x(right) - x(left), height: Math.max(1.5, y(bottom) - y(top)) }));
     svg.append(make("text", { x: width / 2, y: -9, "text-anchor": "middle" }, p.shape.length > 1 ? `${number(p.shape[1])} columns` : ""));
     svg.append(make("text", { x: -10, y: height / 2, "text-anchor": "middle", transform: `rotate(-90 -10 ${height / 2})` }, `${number(rows)} rows`));
-    if (squeezed) svg.append(make("text", { x: 0, y: height + 15, class: "small" }, "rows and columns each to their own scale"));
+    if (squeezed) svg.append(make("text", { x: 0, y: height + (p.tp_dim === 1 ? 26 : 15), class: "small" }, "rows and columns each to their own scale"));
     return svg;
   }
 
@@ -95,14 +105,39 @@ class WeightsSection {
           "data-tp": tp,
           "data-shard": from,
         });
-        rect.style.fill = p.sharded ? colour(from, this.job.counts.weight_shard).fill : "var(--whole)";
-        if (tp % 2) rect.classList.add("odd");
+        const { fill, ink } = colour(from, this.job.counts.weight_shard);
+        rect.style.fill = p.sharded ? fill : "var(--whole)";
         drawn.push(rect);
+        const [wide, high] = [Number(rect.getAttribute("width")), Number(rect.getAttribute("height"))];
+        if (to - from === 1 && p.sharded && wide > 26 && high > 13) {
+          const at = { class: "on-slice", x: x(left) + wide / 2, y: y(top) + high / 2 + 4, "text-anchor": "middle" };
+          drawn.push(make("text", { ...at, style: `fill:${ink}` }, String(from)));
+        }
       }
     }
     return drawn;
   }
 }
+
+/** A label for each part that TP cuts, and a line between two of them. */
+WeightsSection.prototype.parts = function parts(p, x, y, width, height) {
+  const count = this.job.counts.tp;
+  if (p.tp_dim === null || count === 1 || count > 16) return [];
+  const ends = p.rows[0].length - 1;
+  return Array.from({ length: count }, (_, tp) => tp).flatMap((tp) => {
+    const [top, , left] = corners(p, tp, 0, 1);
+    const [, bottom, , right] = corners(p, tp, p.sharded ? ends : 0, 1);
+    const along = p.tp_dim === 0;
+    const label = along
+      ? make("text", { class: "of-tp", x: width + 8, y: (y(top) + y(bottom)) / 2 + 4 }, `TP ${tp}`)
+      : make("text", { class: "of-tp", x: (x(left) + x(right)) / 2, y: height + 14, "text-anchor": "middle" }, count > 8 ? String(tp) : `TP ${tp}`);
+    if (tp === 0) return [label];
+    const line = along
+      ? { x1: 0, x2: width, y1: y(top), y2: y(top) }
+      : { x1: x(left), x2: x(left), y1: 0, y2: height };
+    return [label, make("line", { class: "edge", ...line })];
+  });
+};
 
 /** [top, bottom, left, right] of a slice in rows and columns of the whole parameter. */
 function corners(p, tp, shard, cols) {
@@ -121,7 +156,7 @@ function cutWords(p, counts) {
   const byTp = counts.tp === 1 ? [] : dim ? [`TP cuts its ${dim} ${counts.tp} ways`] : ["every TP rank has it whole"];
   const byRemat = counts.weight_shard === 1 ? [] : p.sharded ? [`gtp_remat cuts the rows${counts.tp > 1 && dim ? " of each part" : ""} ${counts.weight_shard} ways`] : ["gtp_remat does not cut it"];
   const cuts = [...byTp, ...byRemat];
-  return `${p.role.replace("_", " ")}, ${p.shape.map(number).join(" × ")}: ${cuts.length ? cuts.join("; ") : "not cut"}.`;
+  return `${ROLES[p.role]}, ${p.shape.map(number).join(" × ")}: ${cuts.length ? cuts.join("; ") : "not cut"}.`;
 }
 
 function boxWords(p, { rows, cols }) {
