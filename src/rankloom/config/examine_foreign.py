@@ -12,6 +12,7 @@ from rankloom.config.findings import Finding, Topic
 from rankloom.config.foreign.job import ForeignJob
 from rankloom.config.schema import TrainSection
 from rankloom.errors import UserError
+from rankloom.layout import RANK_ORDERS
 
 __all__ = ["examine_foreign"]
 
@@ -37,6 +38,7 @@ def examine_foreign(
     findings = [
         *examined.findings,
         *foreign.findings,
+        *_other_order(examined),
         *_padding(foreign, examined),
         *_evaluation(foreign, examined),
     ]
@@ -66,6 +68,19 @@ def _layers(foreign: ForeignJob) -> tuple[dict[str, object], dict[str, object]]:
             else:
                 said.setdefault(section, {})[name] = value
     return dict(said), own
+
+
+def _other_order(examined: Examined) -> list[Finding]:
+    """What would be different if the ranks were numbered in the other order."""
+    layout = examined.layout
+    if layout is None:
+        return []
+    (other,) = (order for order in RANK_ORDERS if order != layout.rank_order)
+    lanes, others = (each.coord_arrays()["lane"] for each in (layout, replace(layout, rank_order=other)))
+    moved = int((lanes != others).sum())
+    told = f"puts {moved} of {layout.world_size} ranks in other lanes" if moved else "gives the same lanes"
+    message = f"rank order {other} {told}"
+    return [Finding("note", "layout", message, ("parallel.rank_order",))]
 
 
 def _padding(foreign: ForeignJob, examined: Examined) -> list[Finding]:
