@@ -111,7 +111,7 @@ def _choices(script: Script, training: _Training, *, origin: str, in_file: bool)
     """The branches that had a part in the training command, each with the one that was taken."""
     used = frozenset[str]().union(*(w.names for w in (*training.in_front, *training.arguments)))
     for choice in script.choices:
-        if choice.names & used or choice.hides_commands:
+        if choice.names & used or any(_count(i.words) for i in choice.hidden):
             where = f"{origin}:{choice.line}" if in_file else origin
             yield Finding("note", "settings", choice.text, (), where)
 

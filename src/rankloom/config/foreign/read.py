@@ -102,12 +102,13 @@ def _as_yaml(text: str) -> Mapping[str, object] | None:
 
 
 def _refuse_ours(content: Mapping[str, object], origin: str) -> None:
-    """Raises UserError for a config of rankloom: its sections are there, and nothing else."""
-    if content and set(content) <= set(SECTIONS) and {"parallel", "train"} & set(content):
-        train = content.get("train")
-        theirs = isinstance(train, Mapping) and "train_iters" in train
-        if "parallel" in content or not theirs:
-            raise UserError(f"{origin} is a config of rankloom; leave out --from")
+    """Raises UserError for a config of rankloom: all its keys are ours."""
+    ours = set(content) <= set(SECTIONS) and all(
+        isinstance(body, Mapping) and set(body) <= set(SECTIONS[name].model_fields)
+        for name, body in content.items()
+    )
+    if "parallel" in content or (content and ours):
+        raise UserError(f"{origin} is a config of rankloom; leave out --from")
 
 
 def _nemo_rl(source: str, rank_order: str | None) -> ForeignJob:

@@ -36,7 +36,7 @@ class Choice:
     line: int
     names: frozenset[str]
     text: str
-    hides_commands: bool  # a branch that was not taken starts something
+    hidden: tuple[Invocation, ...]  # what branches that were not taken would start
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def follow(text: str, *, variables: dict[str, str] | None = None) -> Script:
     scope = Scope({name: (Field(value, 0),) for name, value in (variables or {}).items()})
     walk = _Walk(scope)
     walk.nodes(parse(text))
-    return Script(tuple(walk.invocations), scope, tuple(walk.choices), tuple(walk.sourced))
+    return Script(tuple(walk.invocations), walk.scope, tuple(walk.choices), tuple(walk.sourced))
 
 
 @dataclass
@@ -81,20 +81,17 @@ class _Walk:
 
     def _command(self, command: Command) -> None:
         words = list(command.words)
-        before = self.scope.copy()
-        while words and self.scope.assign(words[0]):
+        assigned = self.scope.copy()
+        while words and assigned.assign(words[0]):
             words.pop(0)
         if not words:
-            return
-        if len(words) < len(command.words):  # they hold for this one command only
-            inside, self.scope = self.scope, before
-        else:
-            inside = self.scope
+            self.scope = assigned
+            return  # else they hold inside this one command only
         if words[0].plain in _DECLARING:
             for word in words[1:]:
                 self.scope.assign(word)
             return
-        arguments = tuple(f for word in words for f in inside.fields(word))
+        arguments = tuple(f for word in words for f in self.scope.fields(word))
         if arguments:
             self._start(arguments, command.line)
 
@@ -106,7 +103,7 @@ class _Walk:
             self._call(self.functions[name], arguments)
         elif self.depth < _DEEPEST and (inner := _inner_script(arguments)):
             self.depth += 1
-            self._inner(inner, arguments)
+            self._inner(*inner)
             self.depth -= 1
         else:
             self.invocations.append(Invocation(arguments, line))
@@ -124,10 +121,8 @@ class _Walk:
             else:
                 self.scope.variables[name] = value
 
-    def _inner(self, inner: Field, arguments: tuple[Field, ...]) -> None:
+    def _inner(self, inner: Field, in_front: tuple[Field, ...]) -> None:
         """``srun ... bash -c "torchrun ..."``: the words in front belong to each command inside."""
-        at = arguments.index(inner)
-        in_front = arguments[: max(at - 2, 0)]
         started = len(self.invocations)
         self.nodes(parse(inner.text))
         for i in range(started, len(self.invocations)):
@@ -147,7 +142,7 @@ class _Walk:
             names = _changed(before, self.scope) | {loop.name}
             shown = " ".join(without_marks(i.text) for i in items)
             text = f"of the loop over {loop.name} in {shown}, the first round was read"
-            self.choices.append(Choice(loop.line, frozenset(names), text, hides_commands=True))
+            self.choices.append(Choice(loop.line, frozenset(names), text, ()))
 
     def _branch(self, branch: Branch) -> None:
         taken, why, truth = None, "", None
@@ -201,22 +196,23 @@ class _Walk:
             for name in _changed(before, other.scope) | _changed(before, self.scope)
             if _shown(other.scope, name) != _shown(self.scope, name)
         }
-        hides = any(other.invocations for _, other in others)
-        if names or hides:
+        hidden = tuple(i for _, other in others for i in other.invocations)
+        if names or hidden:
             branch = "no branch" if taken is None else "that" if not taken else f"the branch '{texts[taken]}'"
             text = f"{texts[0]}: {why}{branch} was taken"
             text += _differences(names, self.scope, [o for _, o in others])
-            self.choices.append(Choice(line, frozenset(names), text, hides))
+            self.choices.append(Choice(line, frozenset(names), text, hidden))
 
 
-def _inner_script(arguments: tuple[Field, ...]) -> Field | None:
-    """The script inside ``bash -c SCRIPT`` or ``eval WORDS``."""
+def _inner_script(arguments: tuple[Field, ...]) -> tuple[Field, tuple[Field, ...]] | None:
+    """The script inside ``bash -c SCRIPT`` or ``eval WORDS``, and the words in front of it."""
     texts = [a.text for a in arguments]
     if texts[0] == "eval":
-        return Field(" ".join(texts[1:]), arguments[0].line, frozenset().union(*(a.names for a in arguments)))
+        names = frozenset[str]().union(*(a.names for a in arguments))
+        return Field(" ".join(texts[1:]), arguments[0].line, names), ()
     for i, text in enumerate(texts[:-2]):
         if text.rpartition("/")[2] in ("bash", "sh") and re.fullmatch(r"-[a-z]*c", texts[i + 1]):
-            return arguments[i + 2]
+            return arguments[i + 2], arguments[:i]
     return None
 
 

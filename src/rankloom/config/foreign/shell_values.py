@@ -90,7 +90,7 @@ class Scope:
         parts: list[Field] = []  # of the argument being put together
         for piece in word.pieces:
             values = self._values(piece, word.line)
-            if piece.kind == "variable" and not piece.quoted:
+            if piece.kind == "variable" and not self._keeps_blanks(piece):
                 split = [_split(v) for v in values]
                 chunks = [chunk for part in split for chunk in part]
             else:
@@ -102,6 +102,12 @@ class Scope:
                 parts += chunk
         if parts:
             yield _together(parts)
+
+    def _keeps_blanks(self, piece: Piece) -> bool:
+        """Between quotes, or a default that is: ``${NAME:-"a b"}``."""
+        stored = self.variables.get(piece.text)
+        unset = stored is None or all(not f.text for f in stored)
+        return piece.quoted or (unset and bool(piece.default) and all(p.quoted for p in piece.default))
 
     def _values(self, piece: Piece, line: int) -> tuple[Field, ...]:
         if piece.kind == "text":
@@ -119,13 +125,14 @@ class Scope:
         if piece.operator == "#":
             known = stored is not None and piece.index in ("@", "*")
             return (Field(str(len(stored or ())) if known else mark(f"${{#{name}}}"), line),)
-        if piece.operator == "+":
-            return self._default(piece, line) if stored and not empty else ()
+        if piece.operator.endswith("+"):
+            there = stored is not None and not (empty and piece.operator == ":+")
+            return self._default(piece, line) if there else ()
         if stored is None or empty:
-            if piece.operator in ("-", "="):
+            if piece.operator in ((":-", ":=", "-", "=") if stored is None else (":-", ":=")):
                 default = self._default(piece, line)
                 value = Field(" ".join(f.text for f in default), line, frozenset({name}))
-                if piece.operator == "=":
+                if piece.operator.endswith("="):
                     self.variables[name] = (value,)
                 return (value,)
             if stored is None:

@@ -256,7 +256,7 @@ def _braced(inner: str, *, quoted: bool) -> Piece:
     if rest and not operator:  # ${NAME%/*} and its like
         return Piece("unknown", f"${{{inner}}}", quoted)
     default = tuple(_word_pieces(rest[len(operator) :], quoted=quoted))
-    return Piece("variable", name, quoted, operator.removeprefix(":"), default, index)
+    return Piece("variable", name, quoted, operator, default, index)
 
 
 def _word_pieces(text: str, *, quoted: bool) -> Iterator[Piece]:
