@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rankloom.explain.derivations import setting_rows, size_rows
+from rankloom.explain.derivations import size_rows
 from rankloom.explain.facts import job_facts, reaches, script_json
 from rankloom.explain.glossary import GLOSSARY
 from rankloom.explain.headline import headline
+from rankloom.explain.job_settings import job_settings
 from rankloom.explain.rendering import render
 from rankloom.explain.traffic_facts import group_traffic
-from rankloom.explain.weight_facts import MemoryRow, memory_rows
 from rankloom.layout import GTPParallelLayout
 from rankloom.layout.words import stretches_text
 from rankloom.plan.job import Job
 from rankloom.plan.links import Crossing, crossings
 
-__all__ = ["Message", "colourings", "page"]
+__all__ = ["COLOURINGS", "PARTS", "Colouring", "Message", "colourings", "page"]
 
-SCRIPTS = (
-    *("core", "palette", "map", "light", "panel", "legend", "controls", "batch", "weights"),
-    *("terms", "start"),
-)
+PARTS = ("core", "palette", "map", "columns", "light", "panel", "legend", "controls", "terms")  # scripts
 # A colouring of a map: its name in the facts, the word on its button, what one colour means.
 Colouring = tuple[str, str, str]
 COLOURINGS: dict[str, tuple[Colouring, ...]] = {
@@ -59,7 +56,7 @@ def page(job: Job, *, messages: Sequence[Message] = (), crossing: Sequence[Cross
     links = crossings(layout, job.topology, job.records) if crossing is None else crossing
     return render(
         "page.html.j2",
-        scripts=SCRIPTS,
+        scripts=(*PARTS, "batch", "weights", "start"),
         facts=script_json(facts | {"glossary": dict(GLOSSARY)}),
         job=job,
         headline=headline(layout),
@@ -68,9 +65,9 @@ def page(job: Job, *, messages: Sequence[Message] = (), crossing: Sequence[Cross
         weight_colourings=colourings(layout, "weights"),
         token_colourings=(*colourings(layout, "tokens"), *_call_colourings(job)),
         sequence=facts["sequence"],
-        settings=setting_rows(layout, sources=job.sources, spelled=job.spelled),
+        settings=job_settings(job),
         sizes=size_rows(layout),
-        memory=_memory(job),
+        memory=job.memory,
         traffic=group_traffic(layout, job.topology, job.records),
         crossings={(each.group, each.level): each for each in links},
         calls=reached,
@@ -97,9 +94,3 @@ def _call_colourings(job: Job) -> list[Colouring]:
         (f"call:{index}", f"Call: {call.name}", "One colour gets the same piece; hatched ranks get no call.")
         for index, call in enumerate(job.calls)
     ]
-
-
-def _memory(job: Job) -> tuple[MemoryRow, ...]:
-    if job.plan is None or job.step is None:
-        return ()
-    return memory_rows(job.plan, element_size=job.step.element_size)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rankloom.explain.terminal_style import columns_width, print_table, some_ranks, table
 from rankloom.explain.traffic_facts import group_traffic
-from rankloom.explain.weight_facts import memory_rows, parameter_facts
+from rankloom.explain.weight_facts import parameter_facts
 from rankloom.plan.job import Job
 
 if TYPE_CHECKING:
@@ -33,15 +33,16 @@ def print_parameters(job: Job, *, console: Console) -> None:
 
 
 def print_memory(job: Job, *, console: Console) -> None:
-    """Bytes of parameters, gradients and optimizer state on every rank."""
-    if job.plan is None or job.step is None:
+    """Bytes that a rank keeps from step to step."""
+    if not job.memory:
         return
     made = table("what", "bytes on a rank", "how", numbers=("bytes on a rank",), fixed=("what",))
-    for row in memory_rows(job.plan, element_size=job.step.element_size):
-        made.add_row(row.what, f"{row.num_bytes:,}", f"{row.numbers}: {row.formula}")
-    stages = job.layout.pipeline_model_parallel_size
-    caption = f"all layers together; each of the {stages} pipeline stages has its share" if stages > 1 else ""
-    print_table(console, "Memory", made, caption=caption)
+    for part in job.memory:
+        made.add_row(
+            part.what, f"{part.num_bytes:,}", f"{part.num_elements:,} x {part.bytes_each}: {part.how}"
+        )
+    made.add_row("together", f"{sum(part.num_bytes for part in job.memory):,}", "")
+    print_table(console, "Memory", made, caption="activations, gathered weights and buffers come on top")
 
 
 def print_traffic(job: Job, *, console: Console) -> None:

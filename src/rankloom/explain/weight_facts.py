@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
 
 from rankloom.plan import ModelPlan, Placement
 
-__all__ = ["MemoryRow", "memory_rows", "parameter_facts"]
+__all__ = ["parameter_facts"]
 
-FP32 = 4
-STATES = 3  # fp32 master, first and second moment
 NUMBER = re.compile(r"\.\d+(?=[. ]|$)")
-
-
-@dataclass(frozen=True)
-class MemoryRow:
-    """Bytes of one kind on every rank, with the arithmetic."""
-
-    what: str
-    num_bytes: int
-    formula: str
-    numbers: str
 
 
 def parameter_facts(plan: ModelPlan) -> list[dict[str, object]]:
@@ -59,32 +45,3 @@ def _parameter(name: str, members: list[Placement]) -> dict[str, object]:
 def _dim(p: Placement, tp: int, shard: int, *, dim: int) -> tuple[int, int]:
     box = p.box(tp, shard)
     return box.starts[dim], box.stops[dim]
-
-
-def memory_rows(plan: ModelPlan, *, element_size: int) -> tuple[MemoryRow, ...]:
-    """Bytes of parameters, gradients and optimizer state on every rank. ``element_size``: of a parameter.
-
-    With pipeline stages these are bytes of all layers together; a stage has its share of them.
-    """
-    stored = sum(unit.stored_numel for unit in plan.units)
-    states = sum(unit.piece_numel for unit in plan.units)
-    pieces = _numbers(unit.num_pieces for unit in plan.units)
-    return (
-        MemoryRow(
-            "parameters",
-            plan.parameter_bytes(element_size),
-            "stored elements x bytes of one",
-            f"{stored:,} x {element_size}",
-        ),
-        MemoryRow("gradients", stored * FP32, "stored elements x 4 (fp32)", f"{stored:,} x {FP32}"),
-        MemoryRow(
-            "optimizer state",
-            states * FP32 * STATES,
-            f"elements of its pieces (1/{pieces} of the stored ones) x 3 values x 4 (fp32)",
-            f"{states:,} x {STATES} x {FP32}",
-        ),
-    )
-
-
-def _numbers(values: Iterable[int]) -> str:
-    return " and 1/".join(map(str, sorted(set(values))))

@@ -10,6 +10,7 @@ from rankloom.layout import GTPParallelLayout, Topology
 from rankloom.layout.calls import Call
 from rankloom.layout.driver import Driver
 from rankloom.plan.collectives import CollectiveRecord, StepShape, step_collectives
+from rankloom.plan.memory import MemoryPart, memory_parts
 from rankloom.plan.model_plan import ModelPlan
 
 __all__ = ["Job"]
@@ -50,3 +51,10 @@ class Job:
         if self.plan is None or self.step is None or self.layout.pipeline_model_parallel_size > 1:
             return ()
         return step_collectives(self.plan, self.step)
+
+    @property
+    def memory(self) -> tuple[MemoryPart, ...]:
+        """What a rank keeps between steps; nothing where ``records`` has nothing."""
+        if self.plan is None or self.step is None or self.layout.pipeline_model_parallel_size > 1:
+            return ()
+        return memory_parts(self.plan, element_size=self.step.element_size)
