@@ -1,21 +1,21 @@
 // Pointer, keyboard and buttons of the maps.
-function targetOf(item) {
+function targetOf(item, job) {
   if (item.dataset.rank !== undefined) return { type: "rank", rank: Number(item.dataset.rank) };
-  return { type: "box", index: Number(item.dataset.block) };
+  return { type: "box", index: Number(item.dataset.block), job: job.index };
 }
 
 function wireMap(map, lights, maps) {
   const { viewport } = map;
   const item = (event) => event.target.closest(".cell, .tile");
-  const open = (index, wanted) => maps.forEach((each) => each.toggle(index, wanted));
+  const open = (index, wanted) => openAt(map.boxes[index].ranks[0], maps, wanted);
   viewport.addEventListener("pointerover", (event) => {
-    if (event.pointerType !== "touch" && item(event)) lights.point(targetOf(item(event)));
+    if (event.pointerType !== "touch" && item(event)) lights.point(targetOf(item(event), map.job));
   });
   viewport.addEventListener("pointerleave", () => lights.point(null));
   viewport.addEventListener("focusin", (event) => {
     if (!item(event)) return;
     map.takesFocus(item(event));
-    if (event.target.matches(":focus-visible")) lights.point(targetOf(item(event)));
+    if (event.target.matches(":focus-visible")) lights.point(targetOf(item(event), map.job));
   });
   viewport.addEventListener("focusout", (event) => {
     if (!viewport.contains(event.relatedTarget)) lights.point(null);
@@ -38,8 +38,13 @@ function wireMap(map, lights, maps) {
     if (at.classList.contains("tile")) {
       lights.point(null);
       open(Number(at.dataset.block), true);
-    } else lights.keep(targetOf(at));
+    } else lights.keep(targetOf(at, map.job));
   }
+}
+
+/** Open or close the box of a rank in every map that has it. */
+function openAt(rank, maps, wanted) {
+  for (const map of maps) if (map.job.has(rank)) map.toggle(map.job.blockOf(rank), wanted);
 }
 
 /** Scrolling one map scrolls the other: the same ranks stay beside each other. */
@@ -110,7 +115,7 @@ function wireFind(form, job, lights, maps) {
     const known = field.value !== "" && job.has(rank);
     field.setCustomValidity(known ? "" : `ranks ${job.first} to ${job.first + job.world - 1}`);
     if (!known) return field.reportValidity();
-    maps.forEach((map) => map.toggle(map.job.blockOf(rank), true));
+    openAt(rank, maps, true);
     if (!sameTarget(lights.kept, { type: "rank", rank })) lights.keep({ type: "rank", rank });
     maps.forEach((map) => map.cells.get(rank).scrollIntoView({ block: "nearest" }));
     return undefined;

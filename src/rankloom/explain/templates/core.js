@@ -72,6 +72,11 @@ class Job {
     return name.startsWith("call:") ? this.calls[Number(name.slice(5))].number : this.counts[name];
   }
 
+  /** How many colours `name` needs: two jobs on a page share theirs. */
+  scale(name) {
+    return Math.max(this.count(name), this.other && !name.startsWith("call:") ? this.other.count(name) : 0);
+  }
+
   groupOf(kind, rank) {
     const of = this.groups[kind].of;
     return typeof of === "number" ? of : of[rank - this.first];

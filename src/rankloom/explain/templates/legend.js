@@ -29,7 +29,7 @@ class Legend {
 
   swatch(value, count) {
     const key = make("span", { class: value < 0 ? "key none" : "key" });
-    if (value >= 0) key.style.background = colour(value, count).fill;
+    if (value >= 0) key.style.background = colour(value, this.map.job.scale(this.map.colouring)).fill;
     return make("button", { type: "button", class: "swatch", "data-value": value }, key, this.map.valueName(value));
   }
 

@@ -98,7 +98,7 @@ class RankMap {
     const value = this.job.value(this.colouring, rank);
     const name = this.valueName(value);
     cell.classList.toggle("none", value < 0);
-    const { fill, ink } = value < 0 ? { fill: "", ink: "" } : colour(value, this.job.count(this.colouring));
+    const { fill, ink } = value < 0 ? { fill: "", ink: "" } : colour(value, this.job.scale(this.colouring));
     cell.style.background = fill;
     cell.style.color = ink;
     cell.lastChild.textContent = value < 0 ? "never" : this.shortName(value);
@@ -112,7 +112,7 @@ class RankMap {
     const images = rows.map((row) => {
       const stops = row.map((rank, i) => {
         const value = this.job.value(this.colouring, rank);
-        const fill = value < 0 ? "var(--never)" : colour(value, this.job.count(this.colouring)).fill;
+        const fill = value < 0 ? "var(--never)" : colour(value, this.job.scale(this.colouring)).fill;
         return `${fill} ${(100 * i) / row.length}% ${(100 * (i + 1)) / row.length}%`;
       });
       return `linear-gradient(90deg,${stops.join(",")})`;
@@ -127,6 +127,13 @@ class RankMap {
 
   shortName(value) {
     return `${this.colouring.startsWith("call:") ? "piece" : SHORT[this.colouring]} ${value}`;
+  }
+
+  /** Mark the ranks that `differs` says yes to. */
+  markChanged(differs) {
+    let any = false;
+    for (const [rank, cell] of this.cells) any = cell.toggleAttribute("data-changed", differs(rank)) || any;
+    this.root.classList.toggle("same", !any);
   }
 
   valueName(value) {
@@ -231,33 +238,4 @@ class RankMap {
     const view = this.viewport;
     return view.scrollHeight <= view.clientHeight + 1 && view.scrollWidth <= view.clientWidth + 1;
   }
-}
-
-/** How many columns: as many as fit, or a few less where then all rows are full. */
-function evenColumns(count, room, width, gap) {
-  const most = Math.max(1, Math.min(count, Math.floor((room + gap) / (Math.max(1, width) + gap))));
-  for (let columns = most; columns > most / 2; columns -= 1) if (count % columns === 0) return columns;
-  return most;
-}
-
-/** The item of the next row in a direction that is nearest in x. */
-function nearestInRow(items, at, direction) {
-  const from = items[at].getBoundingClientRect();
-  const middle = from.left + from.width / 2;
-  let best = null;
-  let row = null;
-  let distance = Infinity;
-  for (let i = at + direction; i >= 0 && i < items.length; i += direction) {
-    const to = items[i].getBoundingClientRect();
-    const gap = direction * (to.top - from.top);
-    if (gap < from.height / 2) continue;
-    if (row === null) row = to.top;
-    if (Math.abs(to.top - row) > to.height / 2) {
-      if (direction * (to.top - row) > to.height) break;
-      continue;
-    }
-    const off = Math.abs(to.left + to.width / 2 - middle);
-    if (off < distance) [best, distance] = [items[i], off];
-  }
-  return best;
 }

@@ -2,8 +2,8 @@
 const CHIPS = ["tp", "gtp_remat", "tp_gtp_remat", "replica", "context", "batch", "lane", "pp"];
 
 class Panel {
-  constructor(root, job, lights) {
-    Object.assign(this, { root, job, lights });
+  constructor(root, job, lights, where = "") {
+    Object.assign(this, { root, job, lights, where });
     this.rank = null;
     lights.listeners.push((target) => this.show(target));
     this.empty();
@@ -33,7 +33,9 @@ class Panel {
 
   fill(target) {
     this.rank = target.type === "rank" ? target.rank : null;
-    if (target.type === "rank") this.showRank(target.rank);
+    if (target.job !== this.job.index && target.job !== undefined) this.empty();
+    else if (target.type === "rank" && !this.job.has(target.rank)) this.put("empty", `Rank ${target.rank}`, make("p", { class: "words" }, `is not in ${this.where}.`));
+    else if (target.type === "rank") this.showRank(target.rank);
     else if (target.type === "group") this.showRanks(this.groupTitle(target), this.job.members(target.kind, target.group));
     else if (target.type === "value") this.showRanks(this.valueTitle(target), this.job.ranksWith(target.name, target.value));
     else if (target.type === "slice") this.showSlice(target);
@@ -50,7 +52,7 @@ class Panel {
   }
 
   showRank(rank) {
-    const title = make("span", {}, "Rank ", make("b", {}, String(rank)));
+    const title = make("span", {}, "Rank ", make("b", {}, String(rank)), this.where && make("small", {}, this.where));
     this.put("rank", title, make("p", { class: "words" }, this.rankWords(rank)), this.coordinates(rank), this.chips(rank));
   }
 
