@@ -90,7 +90,8 @@ def test_a_batch_script_with_arrays_branches_and_experts() -> None:
     assert f"$EXTRA_ARGS is not known in {path}: arguments that it would add are not seen here" in notes
     assert (
         f"""if [[ "$SIZE" == "large" ]]: the branch 'elif [[ "$SIZE" == "medium" ]]' was taken: """
-        f"""HIDDEN=4096 (another branch: HIDDEN=8192), NUM_LAYERS=32 (another branch: NUM_LAYERS=64) ({path}:19)"""
+        f"""HIDDEN=4096 (another branch: HIDDEN=8192), NUM_LAYERS=32 """
+        f"""(another branch: NUM_LAYERS=64) ({path}:19)"""
     ) in notes
 
 

@@ -48,7 +48,8 @@ def check_experts(arguments: Arguments, *, world_size: int | None) -> Iterator[F
         yield Finding("error", "experts", message, (), arguments.where(*given))
     if arguments.integer("num-experts") and tp > 1 and not arguments.on("sequence-parallel"):
         message = (
-            f"{spelled['num-experts']} {arguments.integer('num-experts')} with {arguments.spell('tensor-model-parallel-size')} {tp} needs "
+            f"{spelled['num-experts']} {arguments.integer('num-experts')} with "
+            f"{arguments.spell('tensor-model-parallel-size')} {tp} needs "
             f"--sequence-parallel: Megatron-LM does not train experts with tensor parallelism without it"
         )
         yield Finding("error", "experts", message, ("parallel.sequence_parallel",))

@@ -39,7 +39,7 @@ def merged_config(
         parent, more = merged_config(read_yaml(path), str(path), path.parent, below=[*below, path.resolve()])
         base = _over(base, parent)
         files += [*more, str(path)]
-    return _over(base, settings), files
+    return (_over(base, settings) if parents else settings), files
 
 
 def _over(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
@@ -71,7 +71,7 @@ def command_parts(line: str) -> tuple[str, list[str]]:
 
 def with_overrides(settings: Mapping[str, object], overrides: Sequence[str]) -> dict[str, object]:
     """Hydra's ``a.b=value`` laid over the settings."""
-    changed = dict(settings)
+    changed = _over({}, settings)
     for text in overrides:
         match = _OVERRIDE.match(text)
         assert match is not None
