@@ -72,8 +72,13 @@ def _trap(layout: GTPParallelLayout) -> list[Finding]:
         except UserError:
             continue  # a reshape that fails misleads nobody
         if not outcome.agrees:
-            findings.append(
-                Finding("note", "driver", f"a driver must not reshape the ranks: {outcome.describe()}")
+            rows = zip(outcome.wrong_ranks, outcome.driver_lanes, outcome.right_lanes, strict=True)
+            rank, given, right = next(rows)
+            message = (
+                f"a driver that reshapes the ranks to ({spelling.replace(',', ', ')}) would put "
+                f"{len(outcome.wrong_ranks)} of {layout.world_size} of them in the wrong lane, rank {rank} "
+                f"in lane {given} instead of {right}; --driver {spelling} shows why, and the right axes"
             )
+            findings.append(Finding("note", "driver", message))
             break
     return findings

@@ -182,10 +182,13 @@ def _sequence_length(examined: Examined, layout: GTPParallelLayout) -> int | Non
 def _step(look: _Look, layout: GTPParallelLayout) -> StepShape | None:
     examined, batch = look.examined, look.examined.batch
     length = _sequence_length(examined, layout)
-    element = ELEMENT_BYTES.get(str(examined.value("model.dtype")))
+    foreign = examined.foreign
+    dtype = str(examined.value("model.dtype"))
+    element = ELEMENT_BYTES.get(dtype) if foreign is None else foreign.element_size
+    known = {"global batch": batch, "length of a row": length, "precision": element}
+    missing = [what for what, value in known.items() if value is None]
     if batch is None or length is None or element is None:
-        missing = "batch sizes" if batch is None else "length of a row"
-        look.not_looked_at.append(f"bytes of a step: the {missing} is not known")
+        look.not_looked_at.append(f"bytes of a step: it is not known what its {' and '.join(missing)} is")
         return None
     return StepShape(
         micro_batch_size=batch.micro_batch_size,

@@ -78,8 +78,8 @@ def _other_order(examined: Examined) -> list[Finding]:
     (other,) = (order for order in RANK_ORDERS if order != layout.rank_order)
     lanes, others = (each.coord_arrays()["lane"] for each in (layout, replace(layout, rank_order=other)))
     moved = int((lanes != others).sum())
-    told = f"puts {moved} of {layout.world_size} ranks in other lanes" if moved else "gives the same lanes"
-    message = f"rank order {other} {told}"
+    told = f"{moved} of {layout.world_size} ranks would be in other lanes" if moved else "lanes are the same"
+    message = f"with rank order {other} {told}"
     return [Finding("note", "layout", message, ("parallel.rank_order",))]
 
 

@@ -40,15 +40,21 @@ class Overlay:
 
     def where(self, *keys: str) -> str:
         """Where values came from: "train section of run.yaml; --train.max_steps"; "" if all are derived."""
-        places = [self._place(key, self.sources.get(key, "derived")) for key in self._written(keys)]
+        foreign = [key for key in keys if key in self.spelled and self.sources.get(key) == "file"]
+        places = [
+            self._foreign_place(foreign) if key in foreign else self._place(key, self.sources.get(key, ""))
+            for key in self._written(keys)
+        ]
         return "; ".join(dict.fromkeys(place for place in places if place))
+
+    def _foreign_place(self, keys: Iterable[str]) -> str:
+        """Settings of another program's job, as it spells them, and its file."""
+        names = ", ".join(dict.fromkeys(self.spelled[key] for key in keys))
+        return f"{names} {'on' if self.origin == 'the command line' else 'in'} {self.origin}"
 
     def _place(self, key: str, source: str) -> str:
         if source == "cli" and key in self.flags:
             return "given on the command line"
-        if key in self.spelled and source == "file":
-            preposition = "on" if self.origin == "the command line" else "in"
-            return f"{self.spelled[key]} {preposition} {self.origin}"
         if key in self.spelled and source == "default":
             return f"the default of {self.spelled[key]}"
         return describe_source(key, source, self.origin)

@@ -66,6 +66,8 @@ def test_24_ranks_with_weights_in_12_parts() -> None:
         "cluster.world_size": 24,
     }
     assert job.sequence_multiple == 4
+    assert job.spelled["data.sequence_multiple"] == "policy.make_sequence_length_divisible_by"
+    assert job.element_size == 2
     assert (job.eval_batch_size, job.eval_micro_batch_size) == (32, 1)
     assert job.spelled["train.eval_batch_size"] == "sft.val_global_batch_size"
     assert job.spelled["parallel.context_parallel_size"] == "policy.megatron_cfg.context_parallel_size"
@@ -75,7 +77,6 @@ def test_24_ranks_with_weights_in_12_parts() -> None:
     assert job.ignored == (
         "sft (5 other keys)",
         "policy.tokenizer",
-        "policy.precision",
         "policy.dtensor_cfg (5 other keys)",
         "policy.megatron_cfg (2 other keys)",
         "policy.sequence_packing (2 other keys)",

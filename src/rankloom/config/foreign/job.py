@@ -29,3 +29,4 @@ class ForeignJob:
     sequence_multiple: int | None = None  # the user's own: lengths are padded to a multiple of it
     eval_batch_size: int | None = None  # rows of an evaluation batch; spelled["train.eval_batch_size"]
     eval_micro_batch_size: int | None = None
+    element_size: int | None = None  # bytes of a parameter and an activation, None where it is not said

@@ -77,6 +77,7 @@ def job_of(
             *model_notes,
         ),
         model=model,
+        element_size=2 if arguments.on("bf16") or arguments.on("fp16") else 4,
     )
 
 

@@ -45,6 +45,9 @@ _ROWS: Mapping[str, str] = MappingProxyType(
 )
 
 
+_ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
 def job_of_settings(
     content: Mapping[str, object],
     *,
@@ -68,6 +71,8 @@ def job_of_settings(
     model = _model(reader)
     check_settings(reader, values, backend=backend, num_layers=_layers(model))
     multiple = reader.integer("policy.make_sequence_length_divisible_by")
+    spelled["data.sequence_multiple"] = "policy.make_sequence_length_divisible_by"
+    element_size = _ELEMENT_BYTES.get(str(reader.value("policy.precision")))
     return ForeignJob(
         program="nemo-rl",
         origin=origin,
@@ -81,6 +86,7 @@ def job_of_settings(
         sequence_multiple=multiple,
         eval_batch_size=evaluation[0],
         eval_micro_batch_size=evaluation[1],
+        element_size=element_size,
     )
 
 
