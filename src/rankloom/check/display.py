@@ -11,11 +11,13 @@ from rich.text import Text
 from rankloom.check.report import Report
 from rankloom.config.findings import Finding
 from rankloom.explain.headline import headline
+from rankloom.layout import DriverOutcome
 
 __all__ = ["print_report"]
 
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 INDENT = 9
+MAX_BLOCKS = 4
 MAX_IGNORED = 24
 
 
@@ -24,6 +26,8 @@ def print_report(report: Report, *, console: Console) -> None:
     _print_source(report, console)
     for finding in report.findings:
         console.print(_finding(finding, width=console.width), soft_wrap=True)
+    if report.outcome is not None and not report.outcome.agrees:
+        _print_driver(report.outcome, console)
     if report.not_looked_at:
         console.print()
         console.print(Text("Not looked at", style="bold"))
@@ -49,14 +53,28 @@ def _print_source(report: Report, console: Console) -> None:
         console.print()
 
 
-def _finding(finding: Finding, *, width: int) -> Text:
-    """The severity, and beside it the message with where it comes from below.
+def _print_driver(outcome: DriverOutcome, console: Console) -> None:
+    """Rank by rank where driver and trainer differ, and the axes that are right."""
+    rows = {"rank": outcome.wrong_ranks, "lane": outcome.right_lanes, "driver": outcome.driver_lanes}
+    width = max(len(str(value)) for values in rows.values() for value in values) + 1
+    number = (console.width - INDENT - 2) // width
+    shown = min(len(outcome.wrong_ranks), number * MAX_BLOCKS)
+    console.print()
+    console.print(Text("Ranks in the wrong lane", style="bold"))
+    for start in range(0, shown, number):
+        for name, values in rows.items():
+            cells = "".join(f"{value:>{width}}" for value in values[start : min(start + number, shown)])
+            console.print(Text(f"  {name:<{INDENT - 2}}{cells}"), soft_wrap=True)
+    if shown < len(outcome.wrong_ranks):
+        console.print(Text(f"  and {len(outcome.wrong_ranks) - shown} more; --json lists them", style="dim"))
+    console.print(Text("The right axes", style="bold"))
+    for line in outcome.right_axes.splitlines():
+        console.print(Text(f"  {line}"), soft_wrap=True)
 
-    Further lines of a message are something to copy, and are not wrapped.
-    """
-    first, *as_they_are = finding.message.splitlines()
-    told = wrap(first, width - INDENT, break_on_hyphens=False, break_long_words=False)
-    lines = [*told, *as_they_are]
+
+def _finding(finding: Finding, *, width: int) -> Text:
+    """The severity, and beside it the message with where it comes from below."""
+    lines = wrap(finding.message, width - INDENT, break_on_hyphens=False, break_long_words=False)
     text = Text(f"{finding.severity:<{INDENT}}", style=STYLES[finding.severity])
     text.append(f"\n{' ' * INDENT}".join(lines), style="not bold default")
     if finding.where:

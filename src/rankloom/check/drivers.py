@@ -60,7 +60,7 @@ def look_at_driver(layout: GTPParallelLayout, *, spelling: str | None, calls: Se
 def _outcome_finding(outcome: DriverOutcome) -> Finding:
     if outcome.agrees:
         return Finding("note", "driver", outcome.describe())
-    return Finding("error", "driver", f"{outcome.describe()}\nthe right axes:\n{outcome.right_axes}")
+    return Finding("error", "driver", outcome.describe())
 
 
 def _trap(layout: GTPParallelLayout) -> list[Finding]:
