@@ -124,6 +124,8 @@ def test_defaults_are_those_of_megatron() -> None:
         ("CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node 2 train.py", 2, 2),
         ("srun -N 4 torchrun --nnodes 4 --nproc-per-node 8 train.py", 32, 8),
         ("/usr/bin/torchrun --nproc-per-node 2 /opt/megatron/train.py", 2, 2),
+        ("deepspeed --num_gpus 8 --num_nodes=2 train.py", 16, 8),
+        ("deepspeed --num_nodes=2 train.py", None, None),
         ("python train.py", None, None),
     ],
 )
@@ -326,6 +328,52 @@ def test_yaml_of_arguments(tmp_path: Path, text: str) -> None:
     assert len(job.ignored) == 1
     assert not texts(job, "error")
     assert not texts(job, "warning")
+
+
+IDIOMS = """#!/bin/bash
+TOKENIZER_ARG=${1:-MOCK}
+DATA_ARG=${2:-"/data/my text"}
+SCRIPT="pretrain_gpt.py"
+mkdir -p "$(dirname "$TOKENIZER_ARG")"
+NODES=2
+DISTRIBUTED_ARGS="
+    --nproc_per_node 4 \\
+    --nnodes $NODES
+"
+ARGS=(
+    --micro-batch-size 2   # rows
+    # --micro-batch-size 4
+    --seq-length $((1024 * NODES))
+)
+if [[ "$TOKENIZER_ARG" == "MOCK" ]] || [[ -z "$DATA_ARG" ]]; then
+    ARGS+=("--vocab-size 1000" "--split '99,1,0'")
+else
+    ARGS+=("--data-path $DATA_ARG")
+fi
+if grep -q "fp8" <<< "${ARGS[@]}" && true; then
+    echo no
+    exit 1
+fi
+run_cmd="python -m torch.distributed.run ${DISTRIBUTED_ARGS} ${PWD}/$SCRIPT $@ ${ARGS[*]}"
+cat <<EOT > config.json
+{ "x": "--micro-batch-size 8" }
+EOT
+echo "$run_cmd"
+set -x; ${run_cmd} --bf16 2>&1 | tee log.txt
+"""
+
+
+def test_idioms_of_launch_scripts(tmp_path: Path) -> None:
+    job = script(tmp_path, IDIOMS)
+    found = values(job)
+    assert found["cluster.world_size"] == 8
+    assert found["train.micro_batch_size"] == 2
+    assert found["data.max_seq_length"] == 2048
+    assert "--vocab-size 1000" in job.read
+    assert "--bf16" in job.read
+    assert job.ignored == ("--split",)
+    assert any(text.startswith("$@ is not known in ") for text in texts(job, "note"))
+    assert not texts(job, "error")
 
 
 def test_each_argument_is_read_or_ignored() -> None:

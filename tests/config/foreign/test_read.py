@@ -46,6 +46,8 @@ def test_missing_files(tmp_path: Path) -> None:
         ("megatron", "a.sh", "echo hello\nls -l\n",
          "no Megatron-LM argument was found in {path}; is it a launch script of Megatron-LM, a file of its "
          "arguments, or a shell line with them?"),
+        ("megatron", "a.sh", "TP=2 bash examples/train.sh\n",
+         "no Megatron-LM argument was found in {path}; it starts examples/train.sh: is it the one to read?"),
         ("megatron", "a.yaml", "x: 1\n",
          "no Megatron-LM argument was found in {path}; is it a YAML file of Megatron-LM arguments?"),
         ("megatron", "a.yaml", "- 1\n", "{path} holds no YAML mapping of Megatron-LM arguments"),

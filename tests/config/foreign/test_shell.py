@@ -43,6 +43,10 @@ show $B""",
     "numbers": """N=8\nif (( N > 4 )); then show big; else show small; fi""",
     "tests": """A=; B=b\n[ -z "$A" ] && true\nif [ -z "$A" ] && true; then C=1; fi
 if [ ! -n "$A" ]; then show n; fi""",
+    "joined tests": """A=1
+if [ "$A" = 2 ] || [ "$A" = 1 ]; then show one; fi
+if [ "$A" = 1 ] && [ -z "$A" ]; then show no; else show two; fi
+if [[ $A == 2 || ( $A == 1 && -n $A ) ]]; then show three; fi""",
     "case": """M=8b\ncase "$M" in\n  7b|8b) L=32 ;;\n  70b) L=80;;\n  *) L=0 ;;\nesac\nshow $L""",
     "function": """f() {\n  local T=$1\n  show --x "$T" "$2"\n}\nf 1 "2 3"\nfunction g { show g; }\ng""",
     "heredoc": """cat <<'EOF' > /dev/null\nshow no $A\nEOF\nshow yes""",

@@ -1,8 +1,9 @@
-"""How many ranks a launch line starts: torchrun, torch.distributed.launch, srun and sbatch, mpirun.
+"""How many ranks a launch line starts: torchrun, torch.distributed.launch, srun, mpirun, deepspeed.
 
 torchrun    world = nproc_per_node x nnodes
 srun        world = ntasks, or ntasks_per_node x nodes
 mpirun      world = np
+deepspeed   world = num_gpus x num_nodes
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _SHORT: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "srun": {"-n": "ntasks", "-N": "nodes"},
         "mpirun": {"-np": "np", "-n": "np", "-N": "npernode", "-npernode": "npernode", "-ppn": "npernode"},
         "torchrun": {},
+        "deepspeed": {},
     }
 )
 _LONG: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -29,6 +31,7 @@ _LONG: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "srun": ("ntasks", "nodes", "ntasks-per-node", "gpus-per-node"),
         "mpirun": ("np", "npernode"),
         "torchrun": ("nproc-per-node", "nnodes"),
+        "deepspeed": ("num-gpus", "num-nodes"),
     }
 )
 _PROGRAMS: Mapping[str, str] = MappingProxyType(
@@ -37,6 +40,7 @@ _PROGRAMS: Mapping[str, str] = MappingProxyType(
         "mpirun": "mpirun",
         "mpiexec": "mpirun",
         "torchrun": "torchrun",
+        "deepspeed": "deepspeed",
         "torch.distributed.launch": "torchrun",
         "torch.distributed.run": "torchrun",
         "python": "",
@@ -86,7 +90,7 @@ def batch_variables(options: Mapping[str, str]) -> dict[str, str]:
 
 def read_launch(words: Sequence[Field], batch: Mapping[str, str], *, origin: str) -> Launch:
     """``words``: those in front of the training script; ``batch``: the ``#SBATCH`` options."""
-    found: dict[str, dict[str, str]] = {"srun": dict(batch), "mpirun": {}, "torchrun": {}}
+    found: dict[str, dict[str, str]] = {"srun": dict(batch), "mpirun": {}, "torchrun": {}, "deepspeed": {}}
     read: list[str] = [f"#SBATCH --{name}={value}" for name, value in batch.items()]
     for program, name, value, shown in _options(words):
         if program:
@@ -96,6 +100,8 @@ def read_launch(words: Sequence[Field], batch: Mapping[str, str], *, origin: str
     programs = {_PROGRAMS.get(name, "") for name in names}
     if "torchrun" in programs or found["torchrun"]:
         launch = _torchrun(found["torchrun"], found["srun"] if "srun" in programs else {}, origin)
+    elif found["deepspeed"]:
+        launch = _deepspeed(found["deepspeed"], origin)
     elif found["mpirun"]:
         launch = _mpirun(found["mpirun"], origin)
     else:
@@ -152,6 +158,14 @@ def _torchrun(options: Mapping[str, str], around: Mapping[str, str], origin: str
         findings.append(_alone(started, per_node))
     spelled = "--nproc-per-node x --nnodes" if given else "--nproc-per-node"
     return Launch(world, per_node, spelled, "--nproc-per-node", findings=tuple(findings))
+
+
+def _deepspeed(options: Mapping[str, str], origin: str) -> Launch:
+    """Without ``--num_gpus`` it takes all GPUs of a node, and how many those are is not known here."""
+    per_node, findings = _count("num-gpus", options.get("num-gpus", ""), origin)
+    nodes, more = _count("num-nodes", options.get("num-nodes", "1"), origin)
+    world = per_node * nodes if per_node is not None and nodes is not None else None
+    return Launch(world, per_node, "--num_gpus x --num_nodes", "--num_gpus", (), tuple(findings + more))
 
 
 def _alone(started: int, per_node: int) -> Finding:

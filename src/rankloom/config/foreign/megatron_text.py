@@ -13,9 +13,9 @@ from rankloom.config.foreign.job import ForeignJob
 from rankloom.config.foreign.launcher import Launch, batch_options, batch_variables, read_launch
 from rankloom.config.foreign.megatron import job_of
 from rankloom.config.foreign.shell import Invocation, Script, follow
-from rankloom.config.foreign.shell_values import Field, mark
+from rankloom.config.foreign.shell_values import Field, mark, without_marks
 
-__all__ = ["job_of_shell", "job_of_yaml"]
+__all__ = ["job_of_shell", "job_of_yaml", "scripts_in"]
 
 _PRINTING = frozenset({"echo", "printf", "cat", "tee", "logger"})
 _YAML_NAMES = {
@@ -65,6 +65,12 @@ def job_of_shell(text: str, *, origin: str, in_file: bool, rank_order: str | Non
     findings += _choices(script, training, origin=origin, in_file=in_file)
     findings += _sourced(script, (*arguments.findings, *launch.findings))
     return job_of(arguments, launch, origin=origin, rank_order=rank_order, findings=tuple(findings))
+
+
+def scripts_in(text: str) -> tuple[str, ...]:
+    """The scripts that a script starts: the arguments may be in one of them."""
+    words = (w.text for i in follow(text).invocations for w in i.words)
+    return tuple(dict.fromkeys(without_marks(w) for w in words if w.endswith(".sh")))
 
 
 def _count(words: Sequence[Field]) -> int:

@@ -11,7 +11,7 @@ import yaml
 
 from rankloom.config.foreign.flags import FLAGS
 from rankloom.config.foreign.job import ForeignJob
-from rankloom.config.foreign.megatron_text import job_of_shell, job_of_yaml
+from rankloom.config.foreign.megatron_text import job_of_shell, job_of_yaml, scripts_in
 from rankloom.config.foreign.nemo_rl import job_of_settings
 from rankloom.config.foreign.nemo_rl_files import command_parts, merged_config, with_overrides
 from rankloom.config.foreign.nemo_rl_reader import is_nemo_rl
@@ -55,10 +55,10 @@ def _megatron(source: str, rank_order: str | None) -> ForeignJob:
     content = _as_yaml(text)
     if content is not None:
         return _megatron_yaml(content, origin, rank_order)
-    raise UserError(
-        f"no Megatron-LM argument was found in {origin}; is it a launch script of Megatron-LM, a file of its "
-        f"arguments, or a shell line with them?"
-    )
+    hint = "is it a launch script of Megatron-LM, a file of its arguments, or a shell line with them?"
+    if started := scripts_in(text):
+        hint = f"it starts {' and '.join(started)}: is it the one to read?"
+    raise UserError(f"no Megatron-LM argument was found in {origin}; {hint}")
 
 
 def _megatron_yaml(content: object, origin: str, rank_order: str | None) -> ForeignJob:

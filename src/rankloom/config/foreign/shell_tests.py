@@ -25,10 +25,26 @@ _NUMBERS: Mapping[str, Callable[[int, int], bool]] = MappingProxyType(
 
 
 def truth_of(condition: tuple[Node, ...], scope: Scope) -> Truth:
-    """A variable that is not set counts as empty, as it does in a shell."""
-    if len(condition) != 1 or not isinstance(condition[0], Command):
-        return None, ()
-    words = condition[0].words
+    """Of tests joined by && and ||. A variable that is not set counts as empty, as it does in a shell."""
+    result: bool | None = None
+    joint, unset = ";", dict[str, None]()
+    for node in condition:
+        if not isinstance(node, Command):
+            return None, tuple(unset)
+        truth, missing = _truth_of_one(node, scope)
+        unset.update(dict.fromkeys(missing))
+        if joint == "&&":
+            result = False if False in (result, truth) else None if None in (result, truth) else True
+        elif joint == "||":
+            result = True if True in (result, truth) else None if None in (result, truth) else False
+        else:
+            result = truth if joint != "|" else None
+        joint = node.joint
+    return result, tuple(unset)
+
+
+def _truth_of_one(command: Command, scope: Scope) -> Truth:
+    words = command.words
     first = words[0].plain if words else ""
     if first.startswith("((") or (words and words[0].pieces[0].text == "(("):
         value = scope.arithmetic(words[0].pieces[-1].text)

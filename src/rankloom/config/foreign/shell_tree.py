@@ -11,10 +11,11 @@ __all__ = ["Branch", "Case", "Clause", "Command", "Function", "Loop", "Node", "p
 
 @dataclass(frozen=True)
 class Command:
-    """One simple command with the assignments in front of it; ``NAME=value`` alone has no words."""
+    """One simple command, assignments in front of it included, and the operator after it: "&&", ";", ..."""
 
     line: int
     words: tuple[Word, ...]
+    joint: str = ""
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,7 @@ class _Parser:
             words.append(token)
             in_test = in_test and token.plain != "]]"
             self.at += 1
-        return Command(line, tuple(words))
+        return Command(line, tuple(words), self._peek())
 
     def _function(self, name: str) -> Function:
         self._skip("(", ")", "\n")
