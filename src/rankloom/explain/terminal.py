@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from rankloom.explain.derivations import SettingRow, setting_rows
 from rankloom.explain.facts import reaches
 from rankloom.explain.headline import headline
+from rankloom.explain.job_settings import job_settings
 from rankloom.explain.terminal_grid import print_grids
 from rankloom.explain.terminal_layout import groups_table, print_ranks, print_settings, sizes_table
 from rankloom.explain.terminal_style import indented, print_table
@@ -38,7 +38,7 @@ def print_job(job: Job, *, console: Console, crossings: Sequence[Crossing] = ())
     console.print(Text(job.title, style="bold"))
     indented(console, headline(job.layout))
     console.print()
-    print_settings(_settings(job), console=console)
+    print_settings(job_settings(job), console=console)
     print_table(console, "Sizes", sizes_table(job.layout))
     print_grids(job.layout, topology=job.topology, console=console)
     print_table(console, "Groups", groups_table(job.layout, width=console.width))
@@ -53,23 +53,6 @@ def print_job(job: Job, *, console: Console, crossings: Sequence[Crossing] = ())
     _print_driver(job, console=console)
     _print_calls(job, console=console)
     _print_not_looked_at(job, console=console)
-
-
-def _settings(job: Job) -> tuple[SettingRow, ...]:
-    """Those of the layout, then of the machines and the batch, as far as they are known."""
-    values: dict[str, object] = {
-        "cluster.nvlink_domain_size": job.topology.nvlink_domain_size,
-        "cluster.gpus_per_node": job.topology.gpus_per_node,
-        "train.global_batch_size": job.batch and job.batch.global_batch_size,
-        "train.micro_batch_size": job.batch and job.batch.micro_batch_size,
-        "data.max_seq_length": job.sequence_length,
-    }
-    others = [
-        SettingRow(key.split(".")[1], job.spelled.get(key, ""), str(value), job.sources.get(key, ""))
-        for key, value in values.items()
-        if value is not None
-    ]
-    return (*setting_rows(job.layout, sources=job.sources, spelled=job.spelled), *others)
 
 
 def _print_driver(job: Job, *, console: Console) -> None:
