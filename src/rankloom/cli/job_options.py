@@ -122,8 +122,9 @@ def with_job_options(function: Callable[..., None], *, without: tuple[str, ...] 
 
 def _read(given: Mapping[str, Any]) -> JobOptions:
     program = given["program"]
-    if program not in PROGRAMS:
-        raise UserError(f"--from {program!r} is not known; it is one of {', '.join(PROGRAMS)}")
+    for name in program.split(","):
+        if name.strip() not in PROGRAMS:
+            raise UserError(f"--from {name.strip()!r} is not known; it is one of {', '.join(PROGRAMS)}")
     settings = {dotted(name): given[name] for name in SETTINGS if given.get(name) is not None}
     truth = dotted("sequence_parallel")
     if truth in settings:
