@@ -8,6 +8,8 @@ import pytest
 
 from rankloom.config.foreign import ForeignJob, read_foreign
 from rankloom.layout import GTPParallelLayout
+from rankloom.plan import ModelSpec
+from rankloom.plan.config_fields import refuse_unknown_fields
 
 FILES = Path(__file__).parent / "files"
 LINE = "torchrun --nproc-per-node 8 pretrain_gpt.py"
@@ -516,3 +518,17 @@ def test_models_that_are_not(removed: str, added: str, why: str) -> None:
     assert job.model is None
     notes = [f.message for f in job.findings if f.topic == "model" and f.severity == "note"]
     assert notes == [f"bytes are not computed from the arguments: {why}; --model gives the model"]
+
+
+@pytest.mark.parametrize(
+    ("added", "extra"),  # parameters of a layer beside those of Llama
+    [("", 0), ("--add-qkv-bias", 3 * 128), ("--qk-layernorm", 2 * 16)],
+)
+def test_models_have_the_parameters_of_the_job(added: str, extra: int) -> None:
+    """Counted by hand: hidden 128, 8 heads of 16, 320 wide, vocabulary 1,024, two layers, tied."""
+    config = line(f"{LLAMA} {added}").model
+    assert config is not None
+    refuse_unknown_fields(config)
+    spec = ModelSpec.from_config(config)
+    layer = 4 * 128 * 128 + 3 * 128 * 320 + 2 * 128 + extra
+    assert sum(p.num_elements for p in spec.parameters) == 1024 * 128 + 2 * layer + 128
