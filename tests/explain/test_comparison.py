@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from fractions import Fraction
 from math import lcm
 
@@ -379,6 +380,24 @@ def test_plain_data() -> None:
     assert printed["settings"]["rank_order"]["b"] == "tp-cp-gtp-dp-pp"
 
 
+def test_settings_row_under_row() -> None:
+    order = "tp-cp-gtp-dp-pp"
+    changed = demo(rank_order=order, tensor_parallel_num_weight_shards=2)
+    a, b = (
+        job(layout, sources={"parallel.rank_order": source})
+        for layout, source in ((demo(), "derived"), (changed, "file"))
+    )
+    lines = shown(compare(a, b)).splitlines()
+    start = lines.index("Settings that differ")
+    assert lines[start + 1 : start + 6] == [
+        " setting                                         value  source",
+        " tensor_parallel_num_weight_shards  A                4",
+        "                                    B                2",
+        " rank_order                         A  tp-gtp-cp-dp-pp  derived",
+        "                                    B  tp-cp-gtp-dp-pp  file",
+    ]
+
+
 def shown(found: Comparison, width: int = 80) -> str:
     made = console(width)
     print_comparison(found, console=made)
@@ -419,6 +438,8 @@ def test_big_worlds_fit_and_are_cut_short(width: int) -> None:
 @given(**TWO)
 @settings(max_examples=30, deadline=None)
 def test_tables_fit(a: Case, b: Case, size_a: int, size_b: int) -> None:
-    page = shown(compare(placed(a, size_a), placed(b, size_b)))
+    sources = {f"parallel.{name}": "derived" for name in Case(1, 1, 1, 1, 1, 1).layout().sizes}
+    one, other = (replace(made, sources=sources) for made in (placed(a, size_a), placed(b, size_b)))
+    page = shown(compare(one, other))
     assert max(map(len, page.splitlines())) <= 80
     assert "…" not in page

@@ -38,10 +38,10 @@ def print_comparison(comparison: Comparison, *, console: Console) -> None:
 def _print_settings(settings: tuple[Difference, ...], *, console: Console) -> None:
     if not settings:
         return
-    headings = ("setting", "A", "source", "B", "source")
-    made = table(*headings, numbers=("A", "B"), fixed=headings)
+    made = table("setting", "", "value", "source", numbers=("value",), fixed=("setting", "", "source"))
     for row in settings:
-        made.add_row(row.name, _plain(row.a), row.source_a, _plain(row.b), row.source_b)
+        made.add_row(row.name, "A", _plain(row.a), row.source_a)
+        made.add_row("", "B", _plain(row.b), row.source_b)
     print_table(console, "Settings that differ", made)
 
 
