@@ -35,9 +35,15 @@ def examine_foreign(
     examined = examine_layers(
         said, cli=cli, defaults=own, origin=foreign.origin, foreign=foreign, flags=flags
     )
+    if (batch := _own_batch(foreign, examined)) is not None:
+        own["train.global_batch_size"] = batch
+        examined = examine_layers(
+            said, cli=cli, defaults=own, origin=foreign.origin, foreign=foreign, flags=flags
+        )
+    settled = set(cli or {})  # what is wrong with a setting is gone where the user sets it
     findings = [
         *examined.findings,
-        *foreign.findings,
+        *(f for f in foreign.findings if not f.keys or not settled.issuperset(f.keys)),
         *_other_order(examined),
         *_padding(foreign, examined),
         *_evaluation(foreign, examined),
@@ -68,6 +74,15 @@ def _layers(foreign: ForeignJob) -> tuple[dict[str, object], dict[str, object]]:
             else:
                 said.setdefault(section, {})[name] = value
     return dict(said), own
+
+
+def _own_batch(foreign: ForeignJob, examined: Examined) -> int | None:
+    """The global batch of a Megatron-LM job that does not say one: a microbatch for every lane."""
+    said = examined.overlay.values
+    micro, layout = said.get(MICRO), examined.layout
+    if foreign.program != "megatron" or "train.global_batch_size" in said or layout is None:
+        return None
+    return micro * layout.batch_parallel_size if isinstance(micro, int) and micro > 0 else None
 
 
 def _other_order(examined: Examined) -> list[Finding]:

@@ -249,6 +249,12 @@ class GTPParallelLayout:
         facts = {"sizes": self.sizes, "rank_order": self.rank_order, "rank_offset": self.rank_offset}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
+    def _repr_html_(self) -> str:
+        """The interactive page of this layout, for notebooks."""
+        from rankloom.explain.notebook import layout_html
+
+        return layout_html(self)
+
     def to_json(
         self,
         *,
