@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -59,17 +61,18 @@ class Browser:
             deviceScaleFactor=1,
             mobile=False,
         )
-        self.call(
-            "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}]
-        )
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression in the page."""
-        reply = self.call(
-            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
-        )
+        reply = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in reply, reply["exceptionDetails"]
         return reply["result"].get("value")
+
+    def text(self, selector: str) -> str:
+        """What an element says, on one line, with plain dashes and times signs."""
+        said = str(self.run(f"document.querySelector({json.dumps(selector)}).innerText"))
+        return " ".join(said.split()).replace("\u2013", "-").replace("\u00d7", "x")
 
     def point(self, selector: str) -> None:
         """Move the pointer to the middle of an element, as a hand would."""
@@ -79,9 +82,7 @@ class Browser:
     def click(self, selector: str) -> None:
         x, y = self._middle(selector)
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self.call(
-                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1, buttons=1
-            )
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1, buttons=1)
 
     def press(self, key: str) -> None:
         codes = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39}
@@ -173,37 +174,36 @@ def browser() -> Iterator[Browser]:
             _end(process)
 
 
+# Chromium reads commands from descriptor 3 and answers on 4.
+_LAUNCH = (
+    "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4);"
+    " os.execv(sys.argv[3], sys.argv[3:])"
+)
+_OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
+
+
 def _start(path: str, profile: str, to_read: int, from_write: int) -> subprocess.Popen[bytes]:
-    # Chromium reads commands from descriptor 3 and answers on 4.
-    high_in, high_out = os.dup(to_read), os.dup(from_write)
-    while min(high_in, high_out) <= 4:
-        high_in, high_out = os.dup(high_in), os.dup(high_out)
-    command = [
-        "/bin/sh",
-        "-c",
-        f'exec "$0" "$@" 3<&{high_in} 4>&{high_out} {high_in}<&- {high_out}>&-',
-        path,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--hide-scrollbars",
-        "--remote-debugging-pipe",
-        f"--user-data-dir={profile}",
-        "about:blank",
-    ]
+    high = [fcntl.fcntl(each, fcntl.F_DUPFD, 10) for each in (to_read, from_write)]
+    command = [sys.executable, "-c", _LAUNCH, *map(str, high), path, *_OPTIONS, f"--user-data-dir={profile}"]
     process = subprocess.Popen(
         command,
-        pass_fds=(high_in, high_out),
+        pass_fds=high,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    os.close(high_in)
-    os.close(high_out)
+    for each in high:
+        os.close(each)
     return process
 
 

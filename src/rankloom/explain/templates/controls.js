@@ -117,7 +117,7 @@ function wireFind(form, job, lights, maps) {
     if (!known) return field.reportValidity();
     openAt(rank, maps, true);
     if (!sameTarget(lights.kept, { type: "rank", rank })) lights.keep({ type: "rank", rank });
-    maps.forEach((map) => map.cells.get(rank).scrollIntoView({ block: "nearest" }));
+    maps.forEach((map) => map.cells.get(rank)?.scrollIntoView({ block: "nearest" }));
     return undefined;
   });
   field.addEventListener("input", () => field.setCustomValidity(""));

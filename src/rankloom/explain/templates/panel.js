@@ -20,8 +20,9 @@ class Panel {
     }
   }
 
-  /** Whether a group is one of those of the rank that is shown already. */
+  /** Whether the rank that is shown already is the one, or a group is one of its groups. */
   holds(target) {
+    if (target.type === "rank") return this.rank === target.rank;
     if (target.type !== "group" || this.rank === null) return false;
     return CHIPS.includes(target.kind) && this.job.groupOf(target.kind, this.rank) === target.group;
   }

@@ -8,7 +8,7 @@ class Terms {
     document.addEventListener("focusin", (event) => this.open(event.target.closest("[data-term]")));
     document.addEventListener("click", (event) => this.open(event.target.closest("[data-term]")));
     document.addEventListener("keydown", (event) => event.key === "Escape" && this.open(null));
-    window.addEventListener("scroll", () => this.open(null), { passive: true });
+    window.addEventListener("scroll", () => this.term && this.place(), { passive: true, capture: true });
   }
 
   open(term) {
@@ -20,11 +20,18 @@ class Terms {
     const [word, meaning] = this.glossary[term.dataset.term];
     this.note.replaceChildren(make("b", {}, word), ` ${meaning}`);
     term.setAttribute("aria-describedby", "term-note");
-    const at = term.getBoundingClientRect();
+    this.place();
+  }
+
+  /** Below the term, or above it where there is no room; gone when the term is out of sight. */
+  place() {
+    const at = this.term.getBoundingClientRect();
+    if (at.bottom < 0 || at.top > window.innerHeight) return this.open(null);
     const width = this.note.offsetWidth;
     const left = Math.max(8, Math.min(at.left, document.documentElement.clientWidth - width - 8));
     const below = at.bottom + 6 + this.note.offsetHeight < window.innerHeight;
     this.note.style.left = `${left}px`;
     this.note.style.top = `${below ? at.bottom + 6 : at.top - 6 - this.note.offsetHeight}px`;
+    return undefined;
   }
 }
