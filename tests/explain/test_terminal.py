@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankloom.explain import terminal_style
 from rankloom.explain.terminal import print_job
 from rankloom.explain.terminal_grid import LARGEST_GRID, print_grids
 from rankloom.explain.terminal_layout import print_layout
@@ -300,3 +302,9 @@ def test_pieces_shown_and_left_out_are_all(texts: list[str], num_lines: int, wid
     assert pieces == texts[: len(pieces)]
     assert left_out or len(pieces) == len(texts)
     assert np.all([piece in texts for piece in pieces])
+
+
+def test_examples_in_docstrings() -> None:
+    outcome = doctest.testmod(terminal_style)
+    assert outcome.attempted == 2
+    assert outcome.failed == 0

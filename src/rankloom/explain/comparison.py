@@ -25,6 +25,12 @@ from rankloom.plan.links import Crossing, crossings
 __all__ = ["Comparison", "compare", "comparison_object"]
 
 PLAIN_RESHAPE = "pp,-1,runtime_cp,tp"
+# Field of a rank -> the size of which it is a place.
+SHARES_OF_WEIGHTS = {
+    "tp": "tensor_model_parallel_size",
+    "weight_shard": "gtp_remat_size",
+    "pp": "pipeline_model_parallel_size",
+}
 
 
 def compare(a: Job, b: Job, *, notes: Sequence[str] = ()) -> Comparison:
@@ -51,13 +57,6 @@ def compare(a: Job, b: Job, *, notes: Sequence[str] = ()) -> Comparison:
         reshape_wrong=(_reshape_wrong(a.layout), _reshape_wrong(b.layout)),
         notes=tuple(notes),
     )
-
-
-SHARES_OF_WEIGHTS = {
-    "tp": "tensor_model_parallel_size",
-    "weight_shard": "gtp_remat_size",
-    "pp": "pipeline_model_parallel_size",
-}
 
 
 def _different_sizes(a: GTPParallelLayout, b: GTPParallelLayout) -> tuple[Difference, ...]:
@@ -165,53 +164,61 @@ def _reshape_wrong(layout: GTPParallelLayout) -> int:
 
 
 def comparison_object(comparison: Comparison) -> dict[str, object]:
-    """The comparison as JSON-ready dicts and lists; ranks and groups that stay as they are, are left out."""
-    ranks, pair = comparison.ranks, ("a", "b")
-    differing = np.flatnonzero(ranks.changed(*FIELDS))
+    """The comparison as JSON-ready dicts and lists. Ranks and groups that stay as they are, are left out."""
+    masks = {
+        "rows": comparison.other_rows,
+        "tokens": comparison.other_tokens,
+        "weights": comparison.other_shard,
+    }
     return {
         "a": comparison.a.title,
         "b": comparison.b.title,
         "verdict": comparison.verdict,
-        "sizes": {d.name: {"a": d.a, "b": d.b} for d in comparison.sizes},
+        "sizes": {row.name: _pair(row.a, row.b) for row in comparison.sizes},
         "settings": {
-            d.name: {"a": d.a, "b": d.b, "source_a": d.source_a, "source_b": d.source_b}
-            for d in comparison.settings
+            row.name: {**_pair(row.a, row.b), "source_a": row.source_a, "source_b": row.source_b}
+            for row in comparison.settings
         },
-        "ranks_in_both": len(ranks.ranks),
-        "ranks_only_in": {"a": comparison.only_a, "b": comparison.only_b},
-        "changed": ranks.counts
-        | {
-            "rows": int(comparison.other_rows.sum()),
-            "tokens": int(comparison.other_tokens.sum()),
-            "weights": int(comparison.other_shard.sum()),
-        },
-        "ranks": [
-            {"rank": int(ranks.ranks[i])}
-            | {name: {"a": int(ranks.a[name][i]), "b": int(ranks.b[name][i])} for name in FIELDS}
-            for i in differing
-        ],
-        "groups": {
-            change.kind: {
-                "number": {"a": change.num_a, "b": change.num_b},
-                "size": {"a": change.size_a, "b": change.size_b},
-                "disappear": [list(group) for group in change.disappear],
-                "appear": [list(group) for group in change.appear],
-            }
-            for change in comparison.groups
-        },
-        "links": [
-            {
-                "level": link.level,
-                "group": link.group,
-                "crossing": {"a": link.crossing_a, "b": link.crossing_b},
-                "groups": {"a": link.num_a, "b": link.num_b},
-                "rank_bytes": {"a": link.rank_bytes_a, "b": link.rank_bytes_b},
-                "link_bytes": {"a": link.link_bytes_a, "b": link.link_bytes_b},
-            }
-            for link in comparison.links
-        ],
-        "rows_per_lane": dict(zip(pair, comparison.rows_per_lane, strict=True)),
-        "parameter_bytes": dict(zip(pair, comparison.parameter_bytes, strict=True)),
-        "ranks_misplaced_by_plain_reshape": dict(zip(pair, comparison.reshape_wrong, strict=True)),
+        "ranks_in_both": len(comparison.ranks.ranks),
+        "ranks_only_in": _pair(comparison.only_a, comparison.only_b),
+        "changed": comparison.ranks.counts | {name: int(mask.sum()) for name, mask in masks.items()},
+        "ranks": _rank_objects(comparison.ranks),
+        "groups": {change.kind: _group_object(change) for change in comparison.groups},
+        "links": [_link_object(link) for link in comparison.links],
+        "rows_per_lane": _pair(*comparison.rows_per_lane),
+        "parameter_bytes": _pair(*comparison.parameter_bytes),
+        "ranks_misplaced_by_plain_reshape": _pair(*comparison.reshape_wrong),
         "notes": list(comparison.notes),
+    }
+
+
+def _pair(a: object, b: object) -> dict[str, object]:
+    return {"a": a, "b": b}
+
+
+def _rank_objects(ranks: RankChanges) -> list[dict[str, object]]:
+    return [
+        {"rank": int(ranks.ranks[i])}
+        | {name: _pair(int(ranks.a[name][i]), int(ranks.b[name][i])) for name in FIELDS}
+        for i in np.flatnonzero(ranks.changed(*FIELDS))
+    ]
+
+
+def _group_object(change: GroupChange) -> dict[str, object]:
+    return {
+        "number": _pair(change.num_a, change.num_b),
+        "size": _pair(change.size_a, change.size_b),
+        "disappear": [list(group) for group in change.disappear],
+        "appear": [list(group) for group in change.appear],
+    }
+
+
+def _link_object(link: LinkChange) -> dict[str, object]:
+    return {
+        "level": link.level,
+        "group": link.group,
+        "crossing": _pair(link.crossing_a, link.crossing_b),
+        "groups": _pair(link.num_a, link.num_b),
+        "rank_bytes": _pair(link.rank_bytes_a, link.rank_bytes_b),
+        "link_bytes": _pair(link.link_bytes_a, link.link_bytes_b),
     }
