@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankloom.cli.overrides import parse_overrides
+from rankloom.cli.overrides import parse_overrides, split_settings
 from rankloom.errors import UserError
 
 
@@ -60,3 +60,22 @@ def test_parse(args: list[str], expected: object) -> None:
         assert str(refused.value) == expected
     else:
         assert parse_overrides(args) == expected
+
+
+OPTIONS = ("--json", "--world-size", "-o")
+
+
+@pytest.mark.parametrize(
+    ("args", "own", "settings"),
+    [
+        (["--train.seed", "3", "run.yaml", "--json"], ["run.yaml", "--json"], ["--train.seed", "3"]),
+        (["run.yaml", "--a.b", "-1", "-o", "p.html"], ["run.yaml", "-o", "p.html"], ["--a.b", "-1"]),
+        (["--a.b=[0.9, 1]", "--world-size", "8"], ["--world-size", "8"], ["--a.b=[0.9, 1]"]),
+        (["--world-size=8", "--a.b", "--json"], ["--world-size=8", "--json"], ["--a.b"]),
+        (["--fast", "run.yaml"], ["run.yaml"], ["--fast"]),
+        (["--tp-size 4 --seq-length=8"], ["--tp-size 4 --seq-length=8"], []),
+        (["run.yaml", "--", "x", "-"], ["run.yaml", "--", "x", "-"], []),
+    ],
+)
+def test_settings_may_stand_anywhere(args: list[str], own: list[str], settings: list[str]) -> None:
+    assert split_settings(args, options=OPTIONS) == (own, settings)

@@ -2,8 +2,7 @@
 
 To add a command: a row in ``COMMANDS``, and a module with a function ``command`` whose parameters typer
 understands. A command with ``overrides`` also takes ``ctx: typer.Context`` and finds the
-``--key.sub VALUE`` arguments in ``ctx.args``, for ``rankloom.cli.overrides.parse_overrides``; its own options
-stand before CONFIG.
+``--key.sub VALUE`` arguments in ``ctx.args``, for ``rankloom.cli.overrides.parse_overrides``.
 Errors are raised, not printed: ``rankloom.cli.ending`` ends the process with the right message and code.
 """
 
@@ -13,12 +12,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from rankloom import __version__
 from rankloom.cli.ending import ending_well, report, signals_as_interrupt
+from rankloom.cli.overrides import split_settings
 from rankloom.cli.standard_streams import open_standard_streams
 
 __all__ = ["COMMANDS", "Command", "build_app", "main"]
@@ -33,15 +34,20 @@ class Command:
     extra: str = ""  # the extra that brings ``packages``
     packages: tuple[str, ...] = ()
     overrides: bool = False  # takes --key.sub VALUE for any key of the config
-    interspersed: bool = False  # its own options may stand after CONFIG too
 
 
-# Everything after CONFIG is left to the command, so that a value may look like an option (--a.b -1).
-EXTRA_ARGUMENTS = {
-    "allow_extra_args": True,
-    "ignore_unknown_options": True,
-    "allow_interspersed_args": False,
-}
+class _WithSettings(TyperCommand):
+    """A command that finds ``--key.sub VALUE``, and what is no option of it, in ``ctx.args``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        options = [name for parameter in self.get_params(ctx) for name in parameter.opts]
+        own, settings = split_settings(args, options=options)
+        super().parse_args(ctx, own)
+        ctx.args = [*settings, *ctx.args]
+        return list(ctx.args)
+
+
+EXTRA_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 COMMANDS = {
     "train": Command(
@@ -55,20 +61,17 @@ COMMANDS = {
         "rankloom.cli.check",
         "Find everything that can be wrong with a job before it starts.",
         overrides=True,
-        interspersed=True,
     ),
     "layout": Command("rankloom.cli.layout", "Show the resolved sizes, the groups, and a row a rank."),
     "explain": Command(
         "rankloom.cli.explain",
         "Show who holds and gets what, here or as a page.",
         overrides=True,
-        interspersed=True,
     ),
     "compare": Command(
         "rankloom.cli.compare",
         "Show two jobs side by side, differences first.",
         overrides=True,
-        interspersed=True,
     ),
 }
 
@@ -104,9 +107,12 @@ def build_app(arguments: Sequence[str], *, debug: bool = False) -> typer.Typer:
     used = _used_command(arguments)
     for name, row in COMMANDS.items():
         function = _load(name, row, debug=debug) if name == used else _not_used
-        settings: dict[str, bool] = dict(EXTRA_ARGUMENTS) if row.overrides else {}
-        settings |= {"allow_interspersed_args": True} if row.interspersed else {}
-        app.command(name, help=row.help if name != used else None, context_settings=settings)(function)
+        app.command(
+            name,
+            cls=_WithSettings if row.overrides else None,
+            help=row.help if name != used else None,
+            context_settings=dict(EXTRA_ARGUMENTS) if row.overrides else {},
+        )(function)
     return app
 
 

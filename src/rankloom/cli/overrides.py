@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import yaml
 
@@ -11,7 +11,33 @@ from rankloom.errors import UserError
 
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
+_WORD = re.compile(r"--[\w.-]*\w")
+
 _YAML_SIGNS = "*&!%@`|>"  # alias, anchor, tag, directive, reserved, block text
+
+
+def split_settings(args: Sequence[str], *, options: Collection[str]) -> tuple[list[str], list[str]]:
+    """The arguments that are a command's own, and the ``--key.sub VALUE`` among them, wherever they stand.
+
+    ``options``: its options. Another ``--word`` counts as a setting, for `parse_overrides` to refuse.
+
+    >>> split_settings(["--train.seed", "3", "run.yaml", "--json"], options=["--json"])
+    (['run.yaml', '--json'], ['--train.seed', '3'])
+    """
+    own: list[str] = []
+    settings: list[str] = []
+    remaining = list(args)
+    while remaining:
+        argument = remaining.pop(0)
+        name, has_value, _ = argument.partition("=")
+        is_shell_line = "." not in name and bool(re.search(r"\s", argument))
+        if name in options or is_shell_line or not _WORD.fullmatch(name):
+            own.append(argument)
+            continue
+        settings.append(argument)
+        if "." in name and not has_value and remaining and not remaining[0].startswith("--"):
+            settings.append(remaining.pop(0))
+    return own, settings
 
 
 def parse_overrides(args: Sequence[str]) -> dict[str, object]:
