@@ -119,7 +119,7 @@ def test_five_axes_reach_8_of_24() -> None:
     assert outcome.describe() == (
         "get_logprobs reaches 8 of 24 ranks with 2 pieces over data_parallel; 16 never called: 4-11, 16-23;"
         " it does not say whether to split, copy or call index 0 only of gtp 3;"
-        " 4 ranks get a piece that is not their lane: rank 12 gets piece 1 and is in lane 3;"
+        " 4 of 24 ranks get a piece that is not their lane: rank 12 gets piece 1 and is in lane 3;"
         " try get_logprobs: shard=data_parallel,gtp"
         " replicate=pipeline_parallel,context_parallel,tensor_parallel"
     )

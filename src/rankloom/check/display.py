@@ -13,7 +13,7 @@ from rankloom.config.findings import Finding
 from rankloom.explain.headline import headline
 from rankloom.layout import DriverOutcome
 
-__all__ = ["print_report"]
+__all__ = ["print_findings", "print_report"]
 
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 INDENT = 9
@@ -24,8 +24,7 @@ MAX_IGNORED = 24
 def print_report(report: Report, *, console: Console) -> None:
     """Print everything that was found; the last line counts it."""
     _print_source(report, console)
-    for finding in report.findings:
-        console.print(_finding(finding, width=console.width), soft_wrap=True)
+    print_findings(report, console=console)
     if report.outcome is not None and not report.outcome.agrees:
         _print_driver(report.outcome, console)
     if report.not_looked_at:
@@ -35,6 +34,12 @@ def print_report(report: Report, *, console: Console) -> None:
             console.print(Padding(Text(line), (0, 0, 0, 2)))
     console.print()
     console.print(Text(_verdict(report), style="bold"))
+
+
+def print_findings(report: Report, *, console: Console) -> None:
+    """Print the findings alone, worst first."""
+    for finding in report.findings:
+        console.print(_finding(finding, width=console.width), soft_wrap=True)
 
 
 def _print_source(report: Report, console: Console) -> None:

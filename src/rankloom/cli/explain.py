@@ -37,10 +37,15 @@ def _command(
     report = look_at(examined, model=options.model, driver=options.driver, calls=options.calls)
     job = report.require_job()
     if output is None:
+        from rankloom.check.display import print_findings
         from rankloom.explain.terminal import print_job
         from rankloom.explain.terminal_style import terminal
 
-        print_job(job, console=terminal(), crossings=report.crossings)
+        console = terminal()
+        print_job(job, console=console, crossings=report.crossings)
+        if report.findings:
+            console.print("Findings", style="bold")
+            print_findings(report, console=console)
         return
     from rankloom.explain.page import Message, page
 

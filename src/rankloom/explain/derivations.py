@@ -34,13 +34,17 @@ class SettingRow:
 
 @dataclass(frozen=True)
 class SizeRow:
-    """A size that follows from the settings. ``formula`` in names, ``numbers`` the same with values."""
+    """A size that follows from the settings.
+
+    ``formula`` is in names, ``numbers`` the same with values, ``brief`` both in short, for narrow tables.
+    """
 
     name: str
     value: int
     formula: str
     numbers: str
     meaning: str
+    brief: str
 
 
 def setting_rows(
@@ -69,33 +73,55 @@ def size_rows(layout: GTPParallelLayout) -> tuple[SizeRow, ...]:
         layout.gtp_remat_num_batch_shards,
     )
     rows = (
-        ("gtp_remat_size", "W / TP", f"{W} / {TP}", "ranks that gather a weight from each other"),
+        (
+            "gtp_remat_size",
+            "W / TP",
+            f"{W} / {TP}",
+            "ranks that gather a weight from each other",
+            f"{W} / TP {TP}",
+        ),
         (
             "gtp_remat_num_sequence_shards",
             "Q / SP degree",
             f"{Q} / {Q // S}",
             "the part of them that shares its rows",
+            f"{Q} / SP degree {Q // S}",
         ),
         (
             "gtp_remat_num_batch_shards",
             "GTP_remat / sequence shards",
             f"{G} / {S}",
             "the part with rows of its own",
+            f"{G} / {S}",
         ),
         (
             "data_parallel_size",
             "world / (TP x PP x CP x GTP_remat)",
             f"{layout.world_size} / ({TP} x {PP} x {CP} x {G})",
             "how often the whole pattern is repeated",
+            f"{layout.world_size} / (TP {TP} x PP {PP} x CP {CP} x GTP_remat {G})",
         ),
-        ("batch_parallel_size", "data parallel x batch shards", f"{D} x {B}", "the number of lanes"),
+        (
+            "batch_parallel_size",
+            "data parallel x batch shards",
+            f"{D} x {B}",
+            "the number of lanes",
+            f"data_parallel {D} x {B}: number of lanes",
+        ),
         (
             "runtime_context_parallel_size",
             "CP x sequence shards",
             f"{CP} x {S}",
             "ranks that a row is cut over; attention talks to them",
+            f"CP {CP} x {S}: ranks attention talks to",
         ),
-        ("num_weight_replicas", "data parallel x CP", f"{D} x {CP}", "copies of each weight shard"),
+        (
+            "num_weight_replicas",
+            "data parallel x CP",
+            f"{D} x {CP}",
+            "copies of each weight shard",
+            f"data_parallel {D} x CP {CP}: copies of a shard",
+        ),
     )
     return tuple(SizeRow(name, int(getattr(layout, name)), *texts) for name, *texts in rows)
 

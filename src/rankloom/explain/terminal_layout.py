@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rankloom.explain.derivations import SettingRow, setting_rows
+from rankloom.explain.derivations import SettingRow, setting_rows, size_rows
 from rankloom.explain.terminal_style import columns_width, fit, print_table, some_ranks, table, terminal
 from rankloom.layout import GTPParallelLayout, Topology
 from rankloom.layout.axes import IntArray
@@ -65,33 +65,9 @@ def print_settings(rows: tuple[SettingRow, ...], *, console: Console) -> None:
 
 def sizes_table(layout: GTPParallelLayout) -> Table:
     """The sizes that follow from the settings, with their arithmetic."""
-    tp, pp, cp = (
-        layout.tensor_model_parallel_size,
-        layout.pipeline_model_parallel_size,
-        layout.context_parallel_size,
-    )
-    remat, sequence, batch = (
-        layout.gtp_remat_size,
-        layout.gtp_remat_num_sequence_shards,
-        layout.gtp_remat_num_batch_shards,
-    )
-    degree = layout.tensor_parallel_num_sequence_shards // sequence
-    dp = layout.data_parallel_size
-    rows = (
-        ("gtp_remat_size", f"{layout.tensor_parallel_num_weight_shards} / TP {tp}"),
-        (
-            "gtp_remat_num_sequence_shards",
-            f"{layout.tensor_parallel_num_sequence_shards} / SP degree {degree}",
-        ),
-        ("gtp_remat_num_batch_shards", f"{remat} / {sequence}"),
-        ("data_parallel_size", f"{layout.world_size} / (TP {tp} x PP {pp} x CP {cp} x GTP_remat {remat})"),
-        ("batch_parallel_size", f"data_parallel {dp} x {batch}: number of lanes"),
-        ("runtime_context_parallel_size", f"CP {cp} x {sequence}: ranks attention talks to"),
-        ("num_weight_replicas", f"data_parallel {dp} x CP {cp}: copies of a shard"),
-    )
     made = table("size", "value", "how", numbers=("value",), fixed=("size",))
-    for name, how in rows:
-        made.add_row(name, str(getattr(layout, name)), how)
+    for row in size_rows(layout):
+        made.add_row(row.name, str(row.value), row.brief)
     return made
 
 

@@ -132,8 +132,8 @@ class Reach:
         if self.wrong_pieces:
             rank, lane = self.wrong_pieces[0], self.right_lanes[0]
             texts.append(
-                f"{len(self.wrong_pieces)} ranks get a piece that is not their lane: rank {rank} gets piece"
-                f" {self.pieces[rank - self.first_rank]} and is in lane {lane}"
+                f"{len(self.wrong_pieces)} of {world} ranks get a piece that is not their lane: rank {rank} gets"
+                f" piece {self.pieces[rank - self.first_rank]} and is in lane {lane}"
             )
         if self.remedy and (self.not_named or self.wrong_pieces):
             texts.append(f"try {self.remedy}")
