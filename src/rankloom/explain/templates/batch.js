@@ -64,7 +64,7 @@ class BatchSection {
       bar.style.background = fill;
       bar.style.color = ink;
       bar.title = `lane ${from}: rows ${rangesText([[first + start, first + stop]])} of the step`;
-      if (laneRows.length <= 24) bar.append(make("b", {}, `lane ${from}`), make("span", {}, rangesText([[first + start, first + stop]])));
+      if (laneRows.length <= 24) bar.append(make("b", {}, `lane ${from}`), make("span", {}, `${stop - start === 1 ? "row" : "rows"} ${rangesText([[first + start, first + stop]])}`));
       return bar;
     });
     const label = make("span", { class: "strip-name" }, `microbatch ${m}`);
@@ -76,8 +76,8 @@ class BatchSection {
     const text = [make("b", {}, `Lane ${lane}`), ` is ${plural(ranks.length, "rank")}: ${ranksText(ranks, 10)}.`];
     if (this.job.batch) {
       const { num_microbatches: microbatches, rows_per_microbatch: rows, lane_rows: laneRows } = this.job.batch;
-      const ranges = Array.from({ length: Math.min(microbatches, 3) }, (_, m) => laneRows[lane].map((row) => m * rows + row));
-      const more = microbatches > 3 ? ", and so on" : "";
+      const ranges = Array.from({ length: Math.min(microbatches, 4) }, (_, m) => laneRows[lane].map((row) => m * rows + row));
+      const more = microbatches > 4 ? ", and so on" : "";
       text.push(` Of every step it takes rows ${rangesText(ranges)}${more}. All its ranks get these rows, each a part of their tokens.`);
     }
     find(".lane-words", this.root).replaceChildren(...text);
@@ -97,13 +97,9 @@ class BatchSection {
       else if (pieces.length <= 32) bar.append(make("b", {}, String(position)));
       return bar;
     });
-    const marks = chunks[context].flatMap(([start, stop]) => [
-      make("span", { style: `left:${(100 * start) / total}%` }, number(start)),
-      make("span", { class: "last", style: `left:${(100 * stop) / total}%` }, number(stop - 1)),
-    ]);
     find(".row .drawing", this.root).replaceChildren(
       make("div", { class: "bars tall" }, ...bars),
-      make("div", { class: length ? "ticks" : "ticks unknown" }, ...(length ? marks : [])),
+      make("div", { class: "ticks" }, ...(length ? tokenMarks(chunks[context], total) : [])),
     );
   }
 
@@ -122,6 +118,24 @@ class BatchSection {
     }
     find(".rank-words", this.root).replaceChildren(...parts);
   }
+}
+
+/** A label below each chunk, chunks that touch taken as one; a second line where two would run together. */
+function tokenMarks(chunks, total) {
+  const joined = [];
+  for (const [start, stop] of chunks) {
+    const last = joined[joined.length - 1];
+    if (last && last[1] === start) last[1] = stop;
+    else joined.push([start, stop]);
+  }
+  const close = joined.length > 1 && (joined[1][0] - joined[0][1]) / total < 0.2;
+  return joined.map(([start, stop], i) => {
+    const middle = (100 * (start + stop)) / 2 / total;
+    const shift = middle < 20 ? 0 : middle > 80 ? 100 : 50;
+    const left = shift === 0 ? (100 * start) / total : shift === 100 ? (100 * stop) / total : middle;
+    const style = `left:${left}%;transform:translateX(-${shift}%)`;
+    return make("span", { class: close && i > 0 ? "below" : false, style }, rangesText([[start, stop]]));
+  });
 }
 
 /** 0..count in at most `most` stretches of equal length: [from, to) pairs. */

@@ -71,7 +71,7 @@ function wireZoom(root, maps, section) {
   };
   const fit = () => {
     if (maps[0].closes) return set(FIRST_ZOOM_OF_CLOSED);
-    let wanted = ZOOMS - 1;
+    let wanted = maps[0].job.world > 512 ? 2 : ZOOMS - 1;
     while (wanted > 0 && !maps[0].fits(wanted)) wanted -= 1;
     return set(wanted);
   };

@@ -96,8 +96,9 @@ class WeightsSection {
         const [top, , left, right] = corners(p, tp, from, p.shape[1] || 1);
         const bottom = corners(p, tp, to - 1, 1)[1];
         if (bottom <= top) continue;
+        const thin = tps.length * shards > 48;
         const rect = make("rect", {
-          class: "slice",
+          class: thin ? "slice thin" : "slice",
           x: x(left),
           y: y(top),
           width: p.shape.length > 1 ? x(right) - x(left) : width,
