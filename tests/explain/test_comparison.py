@@ -256,8 +256,8 @@ def test_same_lanes_and_other_shards() -> None:
     assert found.parameter_bytes == (12786432, 1604352)
     assert found.verdict.startswith(
         "No rank trains on other data: there are 8 lanes and no row is cut, in both. All 8 ranks hold other"
-        " weights: 1/8 of them each instead of all. Stored parameters take 1,604,352 bytes a rank instead of"
-        " 12,786,432. The groups of gtp_remat, tp_gtp_remat and replica have other ranks; those of batch and"
+        " weights: 1/8 of them each instead of all. Stored parameters take 1.60 MB a rank instead of"
+        " 12.8 MB. The groups of gtp_remat, tp_gtp_remat and replica have other ranks; those of batch and"
         " gtp_remat_replica stay. A rank sends up to "
     )
 
@@ -289,8 +289,7 @@ def test_bytes_over_links() -> None:
     )
     # Each of the 4 replica pairs sends 3,194,880 bytes either way.
     assert (
-        "4 of 4 replica groups in B, 0 of 4 in A (up to 12,779,520 bytes of a step leave a domain,"
-        " instead of 0)"
+        "4 of 4 replica groups in B, 0 of 4 in A (up to 12.8 MB of a step leave a domain, instead of 0 B)"
     ) in verdict(near, far)
 
 

@@ -34,7 +34,7 @@ def _command(
     --key.sub VALUE sets any key.
     """
     examined = read_job(source, options, overrides=parse_overrides(ctx.args))
-    report = look_at(examined, model=options.model, driver=options.driver, calls=options.calls)
+    report = look_at(examined, model=options.model, driver=options.driver, calls=options.calls, files=False)
     job = report.require_job()
     if output is None:
         from rankloom.check.display import print_findings

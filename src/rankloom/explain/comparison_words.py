@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rankloom.plan.amounts import bytes_text
+
 if TYPE_CHECKING:
     from rankloom.explain.comparison_types import Comparison, LinkChange
     from rankloom.plan.job import Job
@@ -171,8 +173,8 @@ def _memory(of: Comparison) -> str:
     if a is None or b is None:
         return ""
     if a == b:
-        return f"Stored parameters take {b:,} bytes a rank in both."
-    return f"Stored parameters take {b:,} bytes a rank instead of {a:,}."
+        return f"Stored parameters take {bytes_text(b)} a rank in both."
+    return f"Stored parameters take {bytes_text(b)} a rank instead of {bytes_text(a)}."
 
 
 def _talk(of: Comparison) -> str:
@@ -203,8 +205,8 @@ def _sent(of: Comparison) -> str:
     if not links or len(a) < len(links) or len(b) < len(links):
         return ""
     if sum(a) == sum(b):
-        return f" A rank sends up to {sum(b):,} bytes a step in both."
-    return f" A rank sends up to {sum(b):,} bytes a step instead of {sum(a):,}."
+        return f" A rank sends up to {bytes_text(sum(b))} a step in both."
+    return f" A rank sends up to {bytes_text(sum(b))} a step instead of {bytes_text(sum(a))}."
 
 
 def _links_differ(of: Comparison) -> bool:
@@ -243,9 +245,9 @@ def _link(link: LinkChange) -> str:
     )
     if link.link_bytes_a is None or link.link_bytes_b is None:
         return text
-    b, a = f"{link.link_bytes_b:,}", f"{link.link_bytes_a:,}"
-    same = f"up to {b} bytes of a step leave a domain in both"
-    return f"{text} ({same if a == b else f'up to {b} bytes of a step leave a domain, instead of {a}'})"
+    b, a = bytes_text(link.link_bytes_b), bytes_text(link.link_bytes_a)
+    same = f"up to {b} of a step leave a domain in both"
+    return f"{text} ({same if a == b else f'up to {b} of a step leave a domain, instead of {a}'})"
 
 
 def _weight(link: LinkChange) -> int:
