@@ -226,7 +226,9 @@ class RankMap {
     const room = viewport.clientWidth - 2 * parseFloat(style.paddingLeft);
     const gap = parseFloat(style.columnGap);
     const closed = this.boxes.filter((box) => !this.closes || box.classList.contains("closed")).length;
-    viewport.style.setProperty("--box-columns", evenColumns(closed, room, Math.max(...widths), gap));
+    const widest = Math.max(...widths);
+    this.overflows = widest > room + 1;
+    viewport.style.setProperty("--box-columns", evenColumns(closed, room, widest, gap));
     if (!node) return;
     const nodes = node.parentElement;
     const nodeGap = parseFloat(getComputedStyle(nodes).columnGap);
@@ -236,6 +238,6 @@ class RankMap {
   fits(level) {
     this.zoom(level);
     const view = this.viewport;
-    return view.scrollHeight <= view.clientHeight + 1 && view.scrollWidth <= view.clientWidth + 1;
+    return !this.overflows && view.scrollHeight <= view.clientHeight + 1 && view.scrollWidth <= view.clientWidth + 1;
   }
 }

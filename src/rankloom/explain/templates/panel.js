@@ -61,10 +61,11 @@ class Panel {
     const { job } = this;
     const at = (name) => job.value(name, rank);
     const { counts } = job;
-    const slice =
-      counts.weight_shard * counts.tp > 1
-        ? `Stores weight shard ${at("weight_shard")} (of ${counts.weight_shard})${counts.tp > 1 ? ` at TP ${at("tp")} (of ${counts.tp})` : ""}`
-        : "Stores the weights whole";
+    const parts = [
+      counts.weight_shard > 1 ? `weight shard ${at("weight_shard")} (of ${counts.weight_shard})` : "",
+      counts.tp > 1 ? `${counts.weight_shard > 1 ? "of " : ""}TP part ${at("tp")} (of ${counts.tp})` : "",
+    ];
+    const slice = `Stores ${parts.filter(Boolean).join(" ") || "the weights whole"}`;
     const copy = counts.replica > 1 ? `, in copy ${at("replica")} (of ${counts.replica})` : "";
     const stage = counts.pp > 1 ? `, in pipeline stage ${at("pp")} (of ${counts.pp})` : "";
     const lane = counts.lane > 1 ? `lane ${at("lane")} (of ${counts.lane})` : "the only lane";
