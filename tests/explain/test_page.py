@@ -103,6 +103,8 @@ def test_messages_come_first() -> None:
         ("note", "second"),
     ]
     assert html.index("first</span>") < html.index('id="ranks"')
+    assert "<summary>1 note</summary>" in html  # what is merely good to know is folded away
+    assert html.index("first</span>") < html.index("<summary>1 note") < html.index("second</span>")
     assert 'class="messages"' not in page(demo())
 
 
