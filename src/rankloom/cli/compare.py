@@ -23,7 +23,7 @@ def _command(
     a: Annotated[str, typer.Argument(metavar="A", help="A job: a config file, or with --from another's.")],
     b: Annotated[
         str | None,
-        typer.Argument(metavar="[B]", help="The other one. Without it: A, with every --key.sub VALUE given."),
+        typer.Argument(metavar="B", help="The other one. Without it: A, with every --key.sub VALUE given."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="PAGE", help="Write an HTML page.")

@@ -18,7 +18,7 @@ def _command(
     source: Annotated[
         str | None,
         typer.Argument(
-            metavar="[JOB]",
+            metavar="JOB",
             help="A config file; with --from a file of that program, - for standard input, or a shell line.",
             show_default=False,
         ),

@@ -28,7 +28,11 @@ SHOWN = (
 def _command(
     source: Annotated[
         str | None,
-        typer.Argument(metavar="[CONFIG]", help="A config file; flags win over it.", show_default=False),
+        typer.Argument(
+            metavar="JOB",
+            help="A config file, or with --from another program's job; flags win over it.",
+            show_default=False,
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")] = False,
     *,
