@@ -125,10 +125,11 @@ def test_unknown_keys_of_other_layers(refusal: Refusal, layer: str) -> None:
 )
 def test_values_that_are_not_allowed(refusal: Refusal, key: str, value: object, allowed: str) -> None:
     section, name = key.split(".")
-    assert f"{key} must be {allowed}, not {value!r} ({section} section of run.yaml)" == refusal(
+    shown = "true" if value is True else repr(value)
+    assert f"{key} must be {allowed}, not {shown} ({section} section of run.yaml)" == refusal(
         {section: {name: value}}
     )
-    assert refusal({}, cli={key: value}).endswith(f"not {value!r} (--{key})")
+    assert refusal({}, cli={key: value}).endswith(f"not {shown} (--{key})")
 
 
 def test_everything_wrong_is_reported_at_once_one_problem_a_line(refusal: Refusal) -> None:

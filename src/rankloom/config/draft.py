@@ -32,6 +32,7 @@ from rankloom.config.schema import (
     TrainSection,
 )
 from rankloom.config.validate import settle_alternatives, validate_section
+from rankloom.config.values import MOST_RANKS
 from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
 
@@ -40,6 +41,9 @@ __all__ = ["Draft", "Settings"]
 T = TypeVar("T")
 AnySection = TypeVar("AnySection", bound=Section)
 Settings = Mapping[str, object]
+
+GLOBAL, MICRO, EVAL = "train.global_batch_size", "train.micro_batch_size", "train.eval_batch_size"
+LENGTH = "data.max_seq_length"
 
 # What a layout's error may speak of, to say where those numbers came from.
 _LAYOUT_KEYS: Mapping[str, str] = {
@@ -50,11 +54,16 @@ _LAYOUT_KEYS: Mapping[str, str] = {
 
 @dataclass
 class Draft:
-    """Sections that could be validated, by their class, and what was found about the others."""
+    """Sections that could be made, by their class, and everything found wrong.
+
+    ``refused``: keys whose value is not allowed, and sections that are none. Their values in ``sections`` are
+    nobody's, so nothing is computed from them.
+    """
 
     overlay: Overlay
     sections: dict[type[Section], Section] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)
 
     @classmethod
     def of(
@@ -73,22 +82,30 @@ class Draft:
         overlay = lay_over(layers, origin=origin)  # type: ignore[arg-type]
         overlay = settle_alternatives(replace(overlay, spelled=spelled or {}, flags=frozenset(flags)))
         draft = cls(overlay, findings=list(overlay.findings))
+        draft.refused = {key for finding in overlay.findings for key in finding.keys if key in SECTIONS}
         for name in names:
+            if name in draft.refused:
+                continue
             section, findings = validate_section(name, overlay)
             draft.findings += findings
+            draft.refused.update(key for finding in findings for key in finding.keys)
             if section is not None:
                 draft.sections[type(section)] = section
         return draft
 
     def get(self, kind: type[AnySection]) -> AnySection | None:
-        """The section of this class; None if one of its values was refused."""
+        """The section of this class; None if it could not be made."""
         section = self.sections.get(kind)
         return section if isinstance(section, kind) else None
+
+    def sound(self, *keys: str) -> bool:
+        """Whether no value of these keys was refused."""
+        return self.refused.isdisjoint(keys)
 
     def layout(self) -> GTPParallelLayout | None:
         """The layout, or None when it cannot be made; the reason is then among the findings."""
         parallel, cluster = self.get(ParallelSection), self.get(ClusterSection)
-        if parallel is None or cluster is None:
+        if parallel is None or cluster is None or not self.sound(*_LAYOUT_KEYS.values()):
             return None
         world_size = cluster.world_size
         if world_size is None:
@@ -97,6 +114,11 @@ class Draft:
                 "(under torchrun it is the number that torchrun starts)"
             )
             self.findings.append(Finding("error", "layout", message, ("cluster.world_size",)))
+            return None
+        if world_size > MOST_RANKS:
+            message = f"cluster.world_size {world_size} is more than {MOST_RANKS}, the most there may be"
+            keys = ("cluster.world_size",)
+            self.findings.append(Finding("error", "layout", message, keys, self.overlay.where(*keys)))
             return None
         settings = parallel.model_dump()
         return self._attempt(
@@ -111,18 +133,20 @@ class Draft:
         if train is None:
             return None
         micro, evaluation = train.micro_batch_size, train.eval_batch_size
-        if evaluation is not None:
+        if not self.sound(MICRO):
+            return None
+        if evaluation is not None and self.sound(EVAL):
             self._attempt(
                 lambda: check_eval_batch_size(layout, evaluation, micro_batch_size=micro),
                 topic="batch",
-                keys=lambda _: ("train.eval_batch_size", "train.micro_batch_size"),
+                keys=lambda _: (EVAL, MICRO),
             )
         return self._attempt(
             lambda: BatchArithmetic.compute(
                 layout, global_batch_size=train.global_batch_size, micro_batch_size=micro
             ),
             topic="batch",
-            keys=lambda _: ("train.global_batch_size", "train.micro_batch_size"),
+            keys=lambda _: (GLOBAL, MICRO),
         )
 
     def fill(self, layout: GTPParallelLayout | None) -> None:
@@ -130,14 +154,13 @@ class Draft:
         parallel, data = self.get(ParallelSection), self.get(DataSection)
         if layout is not None and parallel is not None:
             self.sections[ParallelSection] = fill_parallel(parallel, layout)
-        if layout is not None and data is not None:
-            length = "data.max_seq_length"
-            data = fill_data(data, layout, length_is_set=self.overlay.values.get(length) is not None)
+        if layout is not None and data is not None and self.sound(LENGTH):
+            data = fill_data(data, layout, length_is_set=self.overlay.values.get(LENGTH) is not None)
             self.sections[DataSection] = data
             self._attempt(
                 lambda: check_sequence_length(data.max_seq_length, layout),
                 topic="sequence",
-                keys=lambda _: (length,),
+                keys=lambda _: (LENGTH,),
             )
         cluster = self.get(ClusterSection)
         if cluster is not None:
@@ -152,7 +175,9 @@ class Draft:
         optimizer = self.get(OptimizerSection)
         if schedule is not None and optimizer is not None:
             for message, keys in schedule_problems(schedule, optimizer):
-                self.findings.append(Finding("error", "training", message, keys, self.overlay.where(*keys)))
+                if self.sound(*keys):
+                    where = self.overlay.where(*keys)
+                    self.findings.append(Finding("error", "training", message, keys, where))
         if schedule is not None and train is not None:
             self.sections[ScheduleSection] = fill_schedule(schedule, train)
 

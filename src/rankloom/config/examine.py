@@ -13,7 +13,7 @@ from rankloom.config.findings import Finding
 from rankloom.config.foreign.job import ForeignJob
 from rankloom.config.overlay import Overlay
 from rankloom.config.resolved import ResolvedConfig
-from rankloom.config.schema import SECTIONS, ClusterSection, Section, TrainSection
+from rankloom.config.schema import SECTIONS, ClusterSection, Section
 from rankloom.layout import GTPParallelLayout
 
 __all__ = ["OWN_PROGRAM", "Examined", "Place", "examine", "examine_layers"]
@@ -37,9 +37,9 @@ class Place:
 class Examined:
     """The settings of one job, from whichever program, with everything that was found wrong in them.
 
-    ``sections`` holds those that could be validated, derived values filled in. ``layout`` and ``batch`` are
-    None where they could not be made; the reason is a finding or, where a number was not given at all, in
-    ``missing``.
+    ``sections`` holds those that could be made, derived values filled in and those of ``refused`` keys left
+    out. ``layout`` and ``batch`` are None where they could not be made; the reason is a finding or, where a
+    number was not given at all, in ``missing``.
     """
 
     program: str
@@ -51,6 +51,7 @@ class Examined:
     batch: BatchArithmetic | None
     findings: tuple[Finding, ...]
     missing: tuple[str, ...] = ()
+    refused: frozenset[str] = frozenset()
     foreign: ForeignJob | None = None
 
     @classmethod
@@ -69,13 +70,15 @@ class Examined:
         )
 
     def get(self, kind: type[AnySection]) -> AnySection | None:
-        """The section of this class; None if it is not there or one of its values was refused."""
+        """The section of this class; None if it is not there or could not be made."""
         section = self.sections.get(kind)
         return section if isinstance(section, kind) else None
 
     def value(self, key: str) -> object:
-        """The resolved value of a dotted key; what was given where the section did not validate."""
+        """The resolved value of a dotted key; None where it was refused, or is not there."""
         section, _, name = key.partition(".")
+        if key in self.refused or section in self.refused:
+            return None
         holder = self.sections.get(SECTIONS[section]) if section in SECTIONS else None
         if holder is not None and name in type(holder).model_fields:
             return getattr(holder, name)
@@ -85,11 +88,12 @@ class Examined:
         """Where a setting stands, what it is, and who said so."""
         source = self.sources.get(key) or self.overlay.sources.get(key, "derived")
         spelled = self.overlay.spelled.get(key, key)
-        return Place(key, spelled, self.value(key), source, self.where(key))
+        value = self.overlay.values.get(key) if key in self.refused else self.value(key)
+        return Place(key, spelled, value, source, self.where(key))
 
     def where(self, *keys: str) -> str:
         """In words: "parallel section of run.yaml", "--seq-length in train.sh"; "" if all are derived."""
-        return replace(self.overlay, sources=self.sources).where(*keys)
+        return replace(self.overlay, sources={**self.overlay.sources, **self.sources}).where(*keys)
 
     def spell(self, text: str) -> str:
         """The text with our dotted keys as the job's own program spells them."""
@@ -128,14 +132,14 @@ def examine_layers(
 ) -> Examined:
     """``examine``, for the settings of ``foreign`` where that is given."""
     layers = [mapping, cli or {}, defaults or {}]
-    trains = any(key.split(".")[0] == "train" for layer in layers for key in layer)
+    trains = any(str(key).split(".")[0] == "train" for layer in layers for key in layer)
     names = [name for name in SECTIONS if name != "train" or trains]
     spelled = foreign.spelled if foreign else {}
     draft = Draft.of(
         mapping, cli=cli, defaults=defaults, origin=origin, names=names, spelled=spelled, flags=flags
     )
     cluster = draft.get(ClusterSection)
-    worldless = cluster is not None and cluster.world_size is None
+    worldless = cluster is not None and cluster.world_size is None and draft.sound("cluster.world_size")
     layout = None if worldless else draft.layout()
     batch = draft.batch(layout) if layout is not None else None
     draft.fill(layout)
@@ -148,16 +152,17 @@ def examine_layers(
         layout=layout,
         batch=batch,
         findings=tuple(draft.findings),
-        missing=tuple(_missing(draft, worldless=worldless)),
+        missing=tuple(_missing(worldless=worldless, trains=trains)),
+        refused=frozenset(draft.refused),
         foreign=foreign,
     )
 
 
-def _missing(draft: Draft, *, worldless: bool) -> list[str]:
+def _missing(*, worldless: bool, trains: bool) -> list[str]:
     """What was not given and would be needed to look further."""
     missing = []
     if worldless:
         missing.append("layout: the number of ranks is not said; give --world-size")
-    if TrainSection not in draft.sections and not any(f.topic == "settings" for f in draft.findings):
+    if not trains:
         missing.append("batch: there is no batch size (train.global_batch_size)")
     return missing

@@ -10,7 +10,6 @@ from rankloom.config.draft import Settings
 from rankloom.config.examine import Examined, examine_layers
 from rankloom.config.findings import Finding, Topic
 from rankloom.config.foreign.job import ForeignJob
-from rankloom.config.schema import TrainSection
 from rankloom.errors import UserError
 from rankloom.layout import RANK_ORDERS
 
@@ -113,9 +112,9 @@ def _padding(foreign: ForeignJob, examined: Examined) -> list[Finding]:
 
 def _evaluation(foreign: ForeignJob, examined: Examined) -> list[Finding]:
     """The batches of evaluation, which some programs cut by a microbatch of its own."""
-    size, layout, train = foreign.eval_batch_size, examined.layout, examined.get(TrainSection)
-    micro = foreign.eval_micro_batch_size or (train.micro_batch_size if train else None)
-    if size is None or micro is None or layout is None:
+    size, layout = foreign.eval_batch_size, examined.layout
+    micro = foreign.eval_micro_batch_size or examined.value(MICRO)
+    if size is None or not isinstance(micro, int) or layout is None:
         return []
     micro_key = MICRO if foreign.eval_micro_batch_size is None else EVAL_MICRO
     return _refusal(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from difflib import SequenceMatcher, get_close_matches
 from types import MappingProxyType
 
-from rankloom.config.schema import SECTIONS
+from rankloom.config.schema import SECTIONS, ParallelSection
 
 __all__ = ["MODEL_CONFIG", "KEYS", "explain_unknown"]
 
@@ -72,6 +72,20 @@ NOT_HERE: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(
             ("expert_model_parallel_size", "expert_tensor_parallel_size", "expert_parallel_size"),
             "expert parallelism is not supported",
+        ),
+        **dict.fromkeys(
+            (
+                "eval",
+                "evaluation",
+                *(f"eval_{key}" for key in ("parallel", *ParallelSection.model_fields, "world_size")),
+                *(f"validation_{key}" for key in ParallelSection.model_fields),
+            ),
+            "evaluation runs in the layout of training (parallel section); its own settings are "
+            "train.eval_every, train.eval_batch_size and data.validation",
+        ),
+        **dict.fromkeys(
+            ("eval_micro_batch_size", "per_device_eval_batch_size"),
+            "evaluation takes train.micro_batch_size rows at a time; train.eval_batch_size is over all lanes",
         ),
     }
 )

@@ -14,6 +14,7 @@ from typing import Literal
 from rankloom.config.findings import Finding
 from rankloom.config.keys import KEYS, MODEL_CONFIG, explain_unknown
 from rankloom.config.schema import SECTIONS
+from rankloom.config.shown import shown
 from rankloom.config.yaml_file import as_number
 
 __all__ = ["Overlay", "Source", "lay_over"]
@@ -25,7 +26,7 @@ _LEFT_TO_THE_LAUNCHER = frozenset({"cluster.world_size"})  # null here is "what 
 
 @dataclass(frozen=True)
 class Overlay:
-    """The values given by any layer, the source of each, and what was wrong with the keys.
+    """The values given by any layer (also under keys that are none), their sources, and what is wrong.
 
     ``spelled``: how another program calls a key, where the settings are those of another program's job.
     ``flags``: keys that were given as flags of their own, ``--world-size``, not as ``--cluster.world_size``.
@@ -69,9 +70,10 @@ class Overlay:
 
 def describe_source(key: str, source: str, origin: str) -> str:
     """In words a user can act on; "" for a derived value, which nobody wrote."""
+    section = key.split(".")[0]
     words = {
         "cli": f"--{key}",
-        "file": f"{key.split('.')[0]} section of {origin}",
+        "file": f"{section} section of {origin}" if section in SECTIONS else origin,
         "default": f"default of {key} given in code",
     }
     return words.get(source, "")
@@ -85,11 +87,13 @@ def lay_over(layers: Mapping[Source, Mapping[str, object]], *, origin: str) -> O
     for source, layer in layers.items():
         if source == "file":
             layer, slips = _without_dotted(layer)
-            findings += [Finding("error", "settings", slip, (), origin) for slip in slips]
+            findings += [Finding("error", "settings", slip, (key,), origin) for key, slip in slips.items()]
         for key, value in _entries(layer):
             problem = _problem_with(key, value)
             if problem:
-                findings.append(Finding("error", "settings", problem, (key,), _where(key, source, origin)))
+                where = describe_source(key, source, origin)
+                findings.append(Finding("error", "settings", problem, (key,), where))
+                values[key], sources[key] = value, source
             elif value is None and key in _LEFT_TO_THE_LAUNCHER:
                 continue
             elif key == MODEL_CONFIG or key.startswith(f"{MODEL_CONFIG}."):
@@ -99,20 +103,14 @@ def lay_over(layers: Mapping[Source, Mapping[str, object]], *, origin: str) -> O
     return Overlay(values, sources, origin, tuple(findings))
 
 
-def _where(key: str, source: Source, origin: str) -> str:
-    if source == "file" and key.split(".")[0] not in SECTIONS:
-        return origin
-    return describe_source(key, source, origin)
-
-
-def _without_dotted(layer: Mapping[str, object]) -> tuple[Mapping[str, object], list[str]]:
+def _without_dotted(layer: Mapping[str, object]) -> tuple[Mapping[str, object], dict[str, str]]:
     """A file without dotted keys at its top level, and what to say about each of them: files nest."""
-    parts = {key: str(key).partition(".") for key in layer}
-    slips = [
-        f"{key} cannot stand at the top level; write {section}: {{{rest}: ...}}"
+    parts = {key: key.partition(".") if isinstance(key, str) else ("",) * 3 for key in layer}
+    slips = {
+        str(key): f"{key} cannot stand at the top level; write {section}: {{{rest}: ...}}"
         for key, (section, dot, rest) in parts.items()
         if dot
-    ]
+    }
     return {key: body for key, body in layer.items() if not parts[key][1]}, slips
 
 
@@ -130,7 +128,7 @@ def _problem_with(key: str, value: object) -> str:
     if key.startswith(f"{MODEL_CONFIG}.") or (key in KEYS and "." in key):
         return ""
     if key in SECTIONS:
-        return f"{key} is a section of settings, not a value: {value!r}"
+        return f"{key} is a section of settings, not a value: {shown(value)}"
     return explain_unknown(key)
 
 

@@ -25,6 +25,7 @@ from rankloom.config.schema import (
     ScheduleSection,
     TrainSection,
 )
+from rankloom.config.shown import shown
 from rankloom.config.yaml_file import read_yaml
 from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
@@ -180,7 +181,7 @@ def read_mapping(path: str | Path) -> Settings:
     if content is None:
         return {}
     if not isinstance(content, Mapping):
-        raise UserError(f"{path} must be a mapping of sections ({', '.join(SECTIONS)}), not {content!r}")
+        raise UserError(f"{path} must be a mapping of sections ({', '.join(SECTIONS)}), not {shown(content)}")
     return content
 
 

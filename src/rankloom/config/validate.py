@@ -11,6 +11,7 @@ from rankloom.config.findings import Finding
 from rankloom.config.keys import MODEL_CONFIG
 from rankloom.config.overlay import Overlay
 from rankloom.config.schema import SECTIONS, Section
+from rankloom.config.shown import shown
 from rankloom.config.values import allowed_text, allows_null
 
 __all__ = ["settle_alternatives", "validate_section"]
@@ -45,7 +46,8 @@ def _holder(key: str) -> str:
 
 
 def validate_section(name: str, overlay: Overlay) -> tuple[Section | None, list[Finding]]:
-    """The section, or None and a finding for each value that is not allowed."""
+    """The section and a finding for each value that is not allowed, which is left out of it; None where a
+    value that must be there is not."""
     section = SECTIONS[name]
     given = {
         key: overlay.values[f"{name}.{key}"]
@@ -58,7 +60,13 @@ def validate_section(name: str, overlay: Overlay) -> tuple[Section | None, list[
     try:
         return section.model_validate(settings), []
     except ValidationError as error:
-        return None, list(_findings(name, error, overlay=overlay))
+        findings = list(_findings(name, error, overlay=overlay))
+    refused = {key for finding in findings for key in finding.keys}
+    allowed = {key: value for key, value in settings.items() if f"{name}.{key}" not in refused}
+    try:
+        return section.model_validate(allowed), findings
+    except ValidationError:
+        return None, findings
 
 
 def _findings(name: str, error: ValidationError, *, overlay: Overlay) -> Iterator[Finding]:
@@ -68,7 +76,7 @@ def _findings(name: str, error: ValidationError, *, overlay: Overlay) -> Iterato
         field, path = fields[key], f"{name}.{key}"
         allowed = allowed_text(field.annotation, tuple(field.metadata))
         if path in overlay.values and overlay.values[path] is not None:
-            message = f"{path} must be {allowed}, not {overlay.values[path]!r}"
+            message = f"{path} must be {allowed}, not {shown(overlay.values[path])}"
             yield Finding("error", "settings", message, (path,), overlay.where(path))
         else:
             where = f"{name} section of {overlay.origin}"

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 
+MOST_RANKS = 2**20  # a layout has an entry a rank
 SECONDS_OF_A_YEAR = 365 * 24 * 3600  # more than that overflows the clocks of communication libraries
 
 
@@ -45,6 +46,8 @@ def _number(value: object) -> object:
 def _text(value: object) -> object:
     # YAML reads `dir: 2026` as a number and `dir: 2026-11-29` as a date, though nobody means one.
     is_other = isinstance(value, int | float | date) and not isinstance(value, bool)
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError("no file and no name has this character")
     return str(value) if is_other else value
 
 
@@ -65,6 +68,8 @@ def _rank_list(value: object) -> object:
     ranks: list[int] = []
     for part in value.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
+        if int(last or 0) > MOST_RANKS:
+            raise ValueError("no rank has such a number")
         ranks += range(int(first), int(last) + 1) if dash else [int(first)]
     return ranks
 

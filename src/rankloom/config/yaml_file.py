@@ -19,6 +19,10 @@ _EXPONENT_FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-
 class _Loader(yaml.SafeLoader):
     """SafeLoader that refuses duplicate keys, reads exponents, and leaves dates as the text they are."""
 
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.deep_construct = True  # an alias inside what it stands for is then refused
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         first_lines: dict[str, int] = {}
         for key_node, _ in node.value:
@@ -52,13 +56,24 @@ def read_yaml(path: Path) -> object:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"config file {path} does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"config file {path} cannot be read: {error}") from None
+    except IsADirectoryError:
+        raise UserError(f"config file {path} is a folder; name the file in it") from None
+    except UnicodeDecodeError as error:
+        where = f"byte 0x{error.object[error.start]:02x} at {error.start}"
+        raise UserError(f"config file {path} is not UTF-8 text ({where}); is it a YAML file?") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"config file {path} cannot be read: {reason}") from None
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{line}: {error.problem or 'not valid YAML'}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid YAML: {error}") from None
+        problem = error.problem or "not valid YAML"
+        if "recursive" in problem:
+            problem = "an alias stands inside what it stands for"
+        raise UserError(f"{path}{line}: {problem}") from None
+    except RecursionError:
+        raise UserError(f"{path}: its lists and mappings are nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise UserError(f"{path}: not valid YAML: {str(error)[:200]}") from None

@@ -18,6 +18,8 @@ from rankloom.plan.families import Family, family_of
 __all__ = ["ModelSpec", "ParameterSpec", "Role"]
 
 SMALL_UNIT = "small"
+MOST_LAYERS = 10_000  # more are a mistake, and would take minutes to lay out
+MOST_HEADS = 65_536
 
 
 class Role(StrEnum):
@@ -140,13 +142,15 @@ class _Reader:
     config: Mapping[str, object]
     family: Family
 
-    def size(self, key: str, *, null: int | None = None) -> int:
-        """A positive integer; ``null`` is what a value of null stands for."""
+    def size(self, key: str, *, null: int | None = None, most: int | None = None) -> int:
+        """A positive integer of at most ``most``; ``null`` is what a value of null stands for."""
         value = self.config.get(key, self.family.defaults[key])
         if value is None and (key not in self.config or key in self.family.nullable):
             value = null
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UserError(f"{key} of the model's config must be an integer of at least 1, not {value!r}")
+        if most is not None and value > most:
+            raise UserError(f"{key} {value} of the model's config is more than {most}, the most there may be")
         return value
 
     def flag(self, key: bool | str) -> bool:
@@ -170,7 +174,7 @@ class _Sizes:
 
     @classmethod
     def read(cls, read: _Reader) -> _Sizes:
-        hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
+        hidden, heads = read.size("hidden_size"), read.size("num_attention_heads", most=MOST_HEADS)
         if hidden < heads:
             raise UserError(
                 f"hidden_size {hidden} of the model's config is less than num_attention_heads {heads}; "
@@ -178,7 +182,7 @@ class _Sizes:
             )
         return cls(
             hidden=hidden,
-            layers=read.size("num_hidden_layers"),
+            layers=read.size("num_hidden_layers", most=MOST_LAYERS),
             heads=heads,
             kv_heads=read.size("num_key_value_heads", null=heads),
             head_dim=read.size("head_dim", null=hidden // heads),
