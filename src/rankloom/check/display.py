@@ -5,7 +5,6 @@ from __future__ import annotations
 from textwrap import wrap
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from rankloom.check.report import Report
@@ -28,11 +27,11 @@ def print_report(report: Report, *, console: Console) -> None:
     if report.outcome is not None and not report.outcome.agrees:
         _print_driver(report.outcome, console)
     if report.not_looked_at:
-        console.print()
-        console.print(Text("Not looked at", style="bold"))
+        console.print(*[Text()] * bool(report.findings), Text("Not looked at", style="bold"), sep="\n")
         for line in report.not_looked_at:
-            console.print(Padding(Text(line), (0, 0, 0, 2)))
-    console.print()
+            _print_indented(line, console)
+    if report.findings or report.not_looked_at:
+        console.print()
     console.print(Text(_verdict(report), style="bold"))
 
 
@@ -46,16 +45,21 @@ def _print_source(report: Report, console: Console) -> None:
     foreign = report.examined.foreign
     if foreign is not None:
         console.print(Text(f"Read from {foreign.origin} ({foreign.program})", style="bold"))
-        console.print(Padding(Text(", ".join(foreign.read)), (0, 0, 0, 2)))
+        _print_indented(", ".join(foreign.read), console)
         if foreign.ignored:
             shown = ", ".join(foreign.ignored[:MAX_IGNORED])
             more = len(foreign.ignored) - MAX_IGNORED
             text = f"ignored: {shown}{f' and {more} more' if more > 0 else ''}"
-            console.print(Padding(Text(text, style="dim"), (0, 0, 0, 2)))
+            _print_indented(text, console, style="dim")
         console.print()
     if report.job is not None:
         console.print(Text(headline(report.job.layout)))
         console.print()
+
+
+def _print_indented(text: str, console: Console, *, style: str = "") -> None:
+    for line in wrap(text, console.width - 2, break_on_hyphens=False, break_long_words=False):
+        console.print(Text(f"  {line}", style=style), soft_wrap=True)
 
 
 def _print_driver(outcome: DriverOutcome, console: Console) -> None:
@@ -89,4 +93,4 @@ def _finding(finding: Finding, *, width: int) -> Text:
 
 def _verdict(report: Report) -> str:
     counts = [f"{n} {word}{'s' * (n != 1)}" for word, n in report.counts.items() if n]
-    return f"{report.examined.origin}: {', '.join(counts) or 'nothing to say'}"
+    return f"{report.examined.origin}: {', '.join(counts) or 'nothing to mend'}"

@@ -16,7 +16,7 @@ from rankloom.config.examine import OWN_PROGRAM, Examined
 from rankloom.config.findings import Finding
 from rankloom.config.notes import notes_on
 from rankloom.config.refusals import not_available, without_end
-from rankloom.config.schema import DataSection, TrainSection
+from rankloom.config.schema import TrainSection
 from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
 from rankloom.plan import ModelPlan, ModelSpec, StepShape, sequence_multiple
@@ -24,6 +24,9 @@ from rankloom.plan.job import Job
 
 __all__ = ["look_at"]
 
+LENGTH = "data.max_seq_length"
+END = ("train.max_steps", "train.epochs")
+NO_MODEL = "model: none is named (heads, widths and bytes; --model FOLDER names one)"
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 
 
@@ -58,6 +61,8 @@ def look_at(
     if examined.program == OWN_PROGRAM:
         _look_at_training(look, spec, files=files)
     if examined.layout is None:
+        if not any(line.startswith("layout:") for line in examined.missing):
+            look.not_looked_at.append("lanes, batch, placement: they need the layout, which is wrong above")
         return Report(examined, worst_first(look.findings), tuple(look.not_looked_at))
     return _with_layout(look, examined.layout, spec, driver=driver, calls=calls)
 
@@ -73,12 +78,13 @@ def _look_at_model(look: _Look, given: Path | None) -> ModelSpec | None:
         try:
             config = read_model_config(Path(str(path)), what=what)
         except UserError as error:
-            where = "" if given else examined.where("model.path")
-            look.findings.append(Finding("error", "model", str(error), ("model.path",), where))
+            keys = () if given else ("model.path",)
+            look.findings.append(Finding("error", "model", str(error), keys, examined.where(*keys)))
             return None
         file = str(path) if Path(str(path)).is_file() else f"{path}/config.json"
     if not isinstance(config, Mapping):
-        look.not_looked_at.append("model: none is named (heads, widths and bytes; --model FOLDER names one)")
+        if examined.refused.isdisjoint(("model", "model.path", "model.config")):
+            look.not_looked_at.append(NO_MODEL)
         return None
     if foreign is not None and config is foreign:
         file = examined.origin
@@ -97,11 +103,11 @@ def _look_at_training(look: _Look, spec: ModelSpec | None, *, files: bool) -> No
     examined = look.examined
     look.findings += not_available(examined.value, where=examined.where)
     look.findings += notes_on(examined.value, examined.sources)
-    if examined.get(TrainSection) is not None:
+    if examined.get(TrainSection) is not None and examined.refused.isdisjoint(END):
         look.findings += without_end(examined.value, origin=examined.origin)
-    data = examined.get(DataSection)
     named = any(key.startswith("data.") for key in examined.overlay.values)
-    if data is not None and data.train is None and (named or examined.get(TrainSection) is not None):
+    unnamed = examined.value("data.train") is None and examined.refused.isdisjoint(("data", "data.train"))
+    if unnamed and (named or examined.get(TrainSection) is not None):
         look.not_looked_at.append("data: no file is named (data.train)")
     if not files:
         return
@@ -120,18 +126,22 @@ def _with_layout(
     calls: Sequence[str],
 ) -> Report:
     examined = look.examined
+    drivers = look_at_driver(layout, spelling=driver, calls=calls)
+    look.findings += drivers.findings
     try:
         topology = topology_of(examined, layout)
     except UserError as error:
         keys = ("cluster.nvlink_domains",)
         look.findings.append(Finding("error", "placement", str(error), keys, examined.where(*keys)))
-        return Report(examined, worst_first(look.findings), tuple(look.not_looked_at))
-    drivers = look_at_driver(layout, spelling=driver, calls=calls)
-    look.findings += drivers.findings
+        return Report(
+            examined=examined,
+            findings=worst_first(look.findings),
+            not_looked_at=tuple(look.not_looked_at),
+            outcome=drivers.outcome,
+            reaches=drivers.reaches,
+        )
     plan = _plan(spec, layout)
     step = _step(look, layout) if plan is not None else None
-    if plan is not None and layout.pipeline_model_parallel_size > 1:
-        look.not_looked_at.append("bytes of a step: they are not counted with pipeline stages")
     job = Job(
         title=Path(examined.origin).name,
         program=examined.program,
@@ -170,10 +180,10 @@ def _plan(spec: ModelSpec | None, layout: GTPParallelLayout) -> ModelPlan | None
 
 def _sequence_length(examined: Examined, layout: GTPParallelLayout) -> int | None:
     """Tokens of a row; None where a job of another program does not say, or the layout cannot cut it."""
-    data, foreign = examined.get(DataSection), examined.foreign
-    if data is None or (foreign is not None and "data.max_seq_length" not in examined.overlay.values):
+    length, foreign = examined.value(LENGTH), examined.foreign
+    if not isinstance(length, int) or (foreign is not None and LENGTH not in examined.overlay.values):
         return None
-    multiple, length = sequence_multiple(layout), data.max_seq_length
+    multiple = sequence_multiple(layout)
     if foreign is not None and foreign.sequence_multiple is not None:  # rows are padded
         length = -(-length // foreign.sequence_multiple) * foreign.sequence_multiple
     return length if length % multiple == 0 else None
@@ -185,10 +195,13 @@ def _step(look: _Look, layout: GTPParallelLayout) -> StepShape | None:
     foreign = examined.foreign
     dtype = str(examined.value("model.dtype"))
     element = ELEMENT_BYTES.get(dtype) if foreign is None else foreign.element_size
-    known = {"global batch": batch, "length of a row": length, "precision": element}
-    missing = [what for what, value in known.items() if value is None]
+    needed = {"a global batch": batch, "the length of a row": length, "a precision": element}
+    missing = [what for what, value in needed.items() if value is None]
+    if layout.pipeline_model_parallel_size > 1:
+        look.not_looked_at.append("bytes of a step: they are not counted with pipeline stages")
+    elif missing:
+        look.not_looked_at.append(f"bytes of a step: they are not counted without {' and '.join(missing)}")
     if batch is None or length is None or element is None:
-        look.not_looked_at.append(f"bytes of a step: it is not known what its {' and '.join(missing)} is")
         return None
     return StepShape(
         micro_batch_size=batch.micro_batch_size,

@@ -11,7 +11,9 @@ from rankloom.config.examine import Examined
 from rankloom.config.findings import Finding
 from rankloom.config.schema import ModelSection
 from rankloom.errors import UserError
+from rankloom.layout.arithmetic import nearest
 from rankloom.plan import ModelPlan, ModelSpec, refuse_unknown_fields
+from rankloom.records.jsonl import short_path
 from rankloom.records.special_tokens import MIN_VOCAB_SIZE, refuse_small_vocabulary
 
 __all__ = ["check_model", "model_config_place", "read_model_config"]
@@ -24,17 +26,24 @@ def read_model_config(path: Path, *, what: str) -> Mapping[str, object]:
 
     ``what`` says where the path was written. Raises UserError where there is none.
     """
-    file = path if path.is_file() else path / "config.json"
-    if not path.exists() or not (path.is_dir() or path.is_file()):
-        raise UserError(f"{what} {path} is not a folder; it must hold a Hugging Face model")
-    if not file.is_file():
-        raise UserError(f"{what} {path} holds no config.json; it must hold a Hugging Face model")
+    name = f"{what} {short_path(path)}"
     try:
+        file = path if path.is_file() else path / "config.json"
+        if not (path.is_dir() or path.is_file()):
+            raise UserError(f"{name} is not a folder; it must hold a Hugging Face model")
+        if not file.is_file():
+            raise UserError(f"{name} holds no config.json; it must hold a Hugging Face model")
         content = json.loads(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8 text (byte {error.start})") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{file}, line {error.lineno}: not valid JSON: {error.msg}") from None
+    except RecursionError:
+        raise UserError(f"{file} is nested too deeply to be a model's config") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from error
+        raise UserError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(content, dict):
-        raise UserError(f"{file} must hold a JSON object")
+        raise UserError(f"{file} holds no JSON object, and so no model's config")
     return content
 
 
@@ -51,7 +60,7 @@ def check_model(
     try:
         if not file:
             refuse_unknown_fields(config)
-        spec = ModelSpec.from_config(config, vocab_size=MIN_VOCAB_SIZE)
+        spec = ModelSpec.from_config(config, vocab_size=None if file else MIN_VOCAB_SIZE)
         if not file:
             refuse_small_vocabulary(spec.vocab_size)
     except UserError as error:
@@ -76,12 +85,12 @@ def _cuts(examined: Examined, spec: ModelSpec, *, file: str) -> Iterator[Finding
     stages = examined.value(PP)
     if isinstance(stages, int) and stages > 1 and spec.num_layers % stages:
         sizes = [n for n in range(1, spec.num_layers + 1) if spec.num_layers % n == 0]
-        near = sorted(sizes, key=lambda n: abs(n - stages))[:2]
         message = (
             f"num_hidden_layers {spec.num_layers} of the model is not a multiple of "
-            f"pipeline_model_parallel_size {stages}; try {' or '.join(map(str, sorted(near)))}"
+            f"pipeline_model_parallel_size {stages}; try {' or '.join(map(str, nearest(stages, sizes)))}"
         )
-        yield Finding("error", "model", message, (PP,), examined.where(PP))
+        places = [examined.where(PP), model_config_place(examined, message, file=file)]
+        yield Finding("error", "model", message, (PP,), "; ".join(dict.fromkeys(filter(None, places))))
 
 
 def _finding(message: str, where: str) -> Finding:

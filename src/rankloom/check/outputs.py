@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rankloom.config.examine import Examined
-from rankloom.config.findings import Finding, Severity
+from rankloom.config.findings import Finding
 from rankloom.errors import UserError
 from rankloom.plan import ModelSpec
 from rankloom.plan.amounts import bytes_text
 from rankloom.plan.exported import folders_of_export, model_folder, refuse_foreign_folders
 from rankloom.plan.metrics_rows import refuse_other_content
 from rankloom.records import PYTHON_DOCS
+from rankloom.records.jsonl import short_path
 
 __all__ = ["check_outputs", "check_room"]
 
@@ -29,28 +30,31 @@ ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 def check_outputs(examined: Examined) -> Iterator[Finding]:
     """Outputs that cannot be written, or would take the place of anything but the same output of an earlier
     run."""
-    folder, metrics = examined.value(DIR), examined.value(METRICS)
-    if folder is None or metrics is None:
-        return
-    for key, problem in (
-        (DIR, _folder_problem(Path(str(folder)))),
-        (METRICS, _metrics_problem(examined, Path(str(metrics)))),
-        (DIR, _model_folder_problem(examined, Path(str(folder)))),
-    ):
-        if problem:
-            where = examined.where(*(METRICS, DIR) if key == METRICS else (DIR,)) or "the default"
+    said: set[str] = set()
+    for key, find in ((DIR, _folder_problem), (METRICS, _metrics_problem), (DIR, _model_folder_problem)):
+        path = examined.value(key)
+        if path is None or examined.value(DIR) is None:
+            continue
+        try:
+            problem = find(examined, Path(str(path)))
+        except (OSError, RuntimeError) as error:  # a name that is too long, links that go round in circles
+            problem = f"{short_path(str(path))} cannot be used: {getattr(error, 'strerror', None) or error}"
+        if problem and problem not in said:
+            said.add(problem)
+            written = METRICS if examined.sources.get(METRICS) not in (None, "derived") else DIR
+            where = examined.where(written if key == METRICS else DIR) or "the default"
             yield Finding("error", "outputs", f"{key}: {problem}", (key,), where)
 
 
 def check_room(examined: Examined, spec: ModelSpec) -> Iterator[Finding]:
-    """Free disk against the final model, and the checkpoints that are kept besides."""
+    """Free disk against the final model, and the checkpoints that are kept besides: a warning, since the job
+    may run on another machine."""
     folder = examined.value(DIR)
     element = ELEMENT_BYTES.get(str(examined.value("model.dtype")))
     if folder is None or element is None:
         return
-    place = _nearest_existing(Path(str(folder)))
     try:
-        free = shutil.disk_usage(place).free
+        free = shutil.disk_usage(_nearest_existing(Path(str(folder)))).free
     except OSError:
         return  # a folder that cannot be looked at is a finding of its own
     model = spec.num_parameters * element
@@ -62,10 +66,10 @@ def check_room(examined: Examined, spec: ModelSpec) -> Iterator[Finding]:
         parts = f"{bytes_text(model)} for the final model"
         if number:
             kept = f"checkpoint.keep {keep}, and one in the making"
-            parts += f" and {bytes_text(checkpoints)} for {number} checkpoints ({kept})"
-        message = f"{DIR} {folder}: {bytes_text(free)} free, and the run writes {bytes_text(needed)}: {parts}"
-        severity: Severity = "error" if free < model else "warning"
-        yield Finding(severity, "outputs", message, (DIR,), examined.where(DIR) or "the default")
+            parts += f", and {bytes_text(checkpoints)} for {number} checkpoints ({kept})"
+        what = f"{DIR} {short_path(str(folder))}"
+        message = f"{what}: {bytes_text(free)} are free here, and the run writes {parts}"
+        yield Finding("warning", "outputs", message, (DIR,), examined.where(DIR) or "the default")
 
 
 def _inputs(examined: Examined) -> Iterator[tuple[str, Path]]:
@@ -101,7 +105,7 @@ def _metrics_problem(examined: Examined, file: Path) -> str:
     if file.is_dir():
         return f"{file} is a folder; it must be a file"
     if not file.exists():
-        return _folder_problem(file.parent)
+        return _folder_problem(examined, file.parent)
     if not os.access(file, os.R_OK | os.W_OK):
         return f"{file} cannot be read and written"
     try:
@@ -111,10 +115,10 @@ def _metrics_problem(examined: Examined, file: Path) -> str:
     return ""
 
 
-def _folder_problem(folder: Path) -> str:
+def _folder_problem(_: Examined, folder: Path) -> str:
     place = _nearest_existing(folder)
     if not place.is_dir():
-        return f"the folder {folder} cannot be made: {place} is a file"
+        return f"the folder {folder} cannot be made: {place} is no folder"
     if not os.access(place, os.W_OK | os.X_OK):
         what = f"the folder {folder} is not writable"
         return what if place == folder else f"the folder {folder} cannot be made: {place} is not writable"

@@ -48,8 +48,8 @@ def topology_of(examined: Examined, layout: GTPParallelLayout) -> Topology:
 def look_at_placement(job: Job, examined: Examined) -> Placement:
     """What leaves a domain or a node, with its bytes where the job's model and batch are known."""
     found = crossings(job.layout, job.topology, job.records)
-    if examined.value("cluster.device") == "cpu":
-        return Placement((), found)  # no NVLink to speak of
+    if examined.value("cluster.device") == "cpu" or not examined.refused.isdisjoint(DOMAIN_KEYS):
+        return Placement((), found)  # no NVLink to speak of, or nobody knows of how many GPUs
     findings = [*_idle(job, examined), *_unknown(job, examined), *_crossing(job, found, examined)]
     return Placement(tuple(findings), found)
 
@@ -59,11 +59,12 @@ def _idle(job: Job, examined: Examined) -> Iterator[Finding]:
     if gpus is None or world % gpus == 0:
         return
     keys = ("cluster.world_size", "cluster.gpus_per_node")
-    below = world // gpus * gpus
+    below, last = world // gpus * gpus, world % gpus
     tries = " or ".join(str(size) for size in (below, below + gpus) if size)
+    idle = f"{gpus - last} GPUs are" if gpus - last > 1 else "1 GPU is"
     message = (
-        f"{gpus - world % gpus} GPUs are idle: world_size {world} is not a multiple of gpus_per_node {gpus}, "
-        f"and the last node runs {world % gpus} ranks; try {tries}"
+        f"{idle} idle: cluster.world_size {world} is not a multiple of cluster.gpus_per_node {gpus}, and the "
+        f"last node runs {last} rank{'s' * (last > 1)}; try world_size {tries}"
     )
     yield Finding("warning", "placement", message, keys, examined.where(*keys))
 
@@ -73,7 +74,8 @@ def _unknown(job: Job, examined: Examined) -> Iterator[Finding]:
     if unknown.size:
         key = "cluster.nvlink_domains"
         message = (
-            f"the NVLink domain of {unknown.size} ranks is not known, as no list has them: "
+            f"the NVLink domain of {unknown.size} rank{'s' * (unknown.size > 1)} is not known, as "
+            f"cluster.nvlink_domains does not list {'them' if unknown.size > 1 else 'it'}: "
             f"{stretches_text(unknown.tolist())}"
         )
         yield Finding("warning", "placement", message, (key,), examined.where(key))
