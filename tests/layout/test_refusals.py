@@ -52,7 +52,7 @@ REFUSALS = [
     pytest.param(
         {"world_size": 8, TP: 2, W: 4, Q: 2, "sequence_parallel": False},
         f"{Q} 2 with {TP} 2 needs sequence_parallel true, and it is false;"
-        f" set sequence_parallel true ({Q} then counts the TP ranks too); try 1",
+        f" set sequence_parallel true ({Q} then counts the TP ranks too), or {Q} 1",
         id="sequence shards need sequence parallelism",
     ),
     pytest.param(

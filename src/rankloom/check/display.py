@@ -29,7 +29,7 @@ def print_report(report: Report, *, console: Console) -> None:
     if report.not_looked_at:
         console.print(*[Text()] * bool(report.findings), Text("Not looked at", style="bold"), sep="\n")
         for line in report.not_looked_at:
-            _print_indented(line, console)
+            _print_wrapped(line, console)
     if report.findings or report.not_looked_at:
         console.print()
     console.print(Text(_verdict(report), style="bold"))
@@ -45,21 +45,21 @@ def _print_source(report: Report, console: Console) -> None:
     foreign = report.examined.foreign
     if foreign is not None:
         console.print(Text(f"Read from {foreign.origin} ({foreign.program})", style="bold"))
-        _print_indented(", ".join(foreign.read), console)
+        _print_wrapped(", ".join(foreign.read), console)
         if foreign.ignored:
             shown = ", ".join(foreign.ignored[:MAX_IGNORED])
             more = len(foreign.ignored) - MAX_IGNORED
             text = f"ignored: {shown}{f' and {more} more' if more > 0 else ''}"
-            _print_indented(text, console, style="dim")
+            _print_wrapped(text, console, style="dim")
         console.print()
     if report.job is not None:
-        console.print(Text(headline(report.job.layout)))
+        _print_wrapped(headline(report.job.layout), console, indent=0)
         console.print()
 
 
-def _print_indented(text: str, console: Console, *, style: str = "") -> None:
-    for line in wrap(text, console.width - 2, break_on_hyphens=False, break_long_words=False):
-        console.print(Text(f"  {line}", style=style), soft_wrap=True)
+def _print_wrapped(text: str, console: Console, *, indent: int = 2, style: str = "") -> None:
+    for line in wrap(text, console.width - indent, break_on_hyphens=False, break_long_words=False):
+        console.print(Text(" " * indent + line, style=style), soft_wrap=True)
 
 
 def _print_driver(outcome: DriverOutcome, console: Console) -> None:

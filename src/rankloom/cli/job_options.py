@@ -17,6 +17,7 @@ import typer
 
 from rankloom.cli.layout_spellings import translate
 from rankloom.config.examine import Examined, examine
+from rankloom.config.overlay import COMMAND_LINE
 from rankloom.errors import UserError
 from rankloom.layout.provenance import dotted
 
@@ -155,20 +156,20 @@ def read_job(
     """
     if options.program != "rankloom":
         return _foreign(source, options, overrides or {})
-    settings, note = dict(options.settings), None
-    if options.gtp_remat_fold_cp or options.fold_whole_cp:
-        both = options.gtp_remat_fold_cp and options.fold_whole_cp
-        settings, note = translate(settings, whole=options.fold_whole_cp, both=both, source=source)
-    if source is None and not settings and not overrides:
+    if source is None and not options.settings and not overrides:
         raise UserError(
             "the number of ranks is missing; give --world-size, or a config file with cluster.world_size"
         )
+    cli, note = {**options.settings, **(overrides or {})}, None
+    if options.gtp_remat_fold_cp or options.fold_whole_cp:
+        both = options.gtp_remat_fold_cp and options.fold_whole_cp
+        cli, note = translate(cli, whole=options.fold_whole_cp, both=both, source=source)
     from rankloom.config.resolved import read_mapping
 
     mapping = read_mapping(source) if source is not None else {}
-    origin = source if source is not None else "the command line"
-    cli = {**settings, **(overrides or {})}
-    return examine(mapping, cli=cli, origin=origin, flags=tuple(settings), notes=(note,) if note else ())
+    origin = source if source is not None else COMMAND_LINE
+    flags = set(cli) - set(overrides or {})
+    return examine(mapping, cli=cli, origin=origin, flags=flags, notes=(note,) if note else ())
 
 
 def _foreign(source: str | None, options: JobOptions, overrides: Mapping[str, object]) -> Examined:

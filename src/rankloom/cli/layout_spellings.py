@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeGuard
 
 from rankloom.config.findings import Finding
 from rankloom.errors import UserError
@@ -37,9 +37,9 @@ def translate(
 
 
 def _translation(given: Mapping[str, object], *, whole: bool) -> Translation | None:
-    tp, degree = cast(int, given.get(dotted(TP), 1)), cast(int, given.get(dotted(CP), 1))
-    weight_shards = cast(int, given.get(dotted(W), tp))
-    if tp < 1 or weight_shards % tp:
+    tp, degree = given.get(dotted(TP), 1), given.get(dotted(CP), 1)
+    weight_shards = given.get(dotted(W), tp)
+    if not (_is_count(tp) and _is_count(degree) and _is_count(weight_shards)) or weight_shards % tp:
         return None  # the layout itself refuses this, with a better message
     shared: dict[str, Any] = {
         "gtp_remat_size": weight_shards // tp,
@@ -49,3 +49,7 @@ def _translation(given: Mapping[str, object], *, whole: bool) -> Translation | N
     if whole:
         return from_fold_whole_cp(context_parallel_size=degree, **shared)
     return from_gtp_remat_fold_cp(runtime_context_parallel_size=degree, **shared)
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

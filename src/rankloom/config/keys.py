@@ -96,6 +96,8 @@ def explain_unknown(path: str) -> str:
     section, _, name = path.rpartition(".")
     if section in KEYS:
         return f"{path} is not a setting; {section} is one, with nothing below it"
+    if section in NOT_HERE:  # eval.context_parallel_size
+        return f"{path} is not a setting; {NOT_HERE[section]}"
     owners = [s for s, fields in SECTIONS.items() if name in fields.model_fields]
     if owners:
         where = " or ".join(f"{s}.{name}" for s in owners)

@@ -17,10 +17,11 @@ from rankloom.config.schema import SECTIONS
 from rankloom.config.shown import shown
 from rankloom.config.yaml_file import as_number
 
-__all__ = ["Overlay", "Source", "lay_over"]
+__all__ = ["COMMAND_LINE", "Overlay", "Source", "lay_over", "section_place"]
 
 Source = Literal["cli", "file", "default", "derived"]
 
+COMMAND_LINE = "the command line"  # the origin of a job that no file describes
 _LEFT_TO_THE_LAUNCHER = frozenset({"cluster.world_size"})  # null here is "what torchrun says", not "unset"
 
 
@@ -51,7 +52,7 @@ class Overlay:
     def _foreign_place(self, keys: Iterable[str]) -> str:
         """Settings of another program's job, as it spells them, and its file."""
         names = ", ".join(dict.fromkeys(self.spelled[key] for key in keys))
-        return f"{names} {'on' if self.origin == 'the command line' else 'in'} {self.origin}"
+        return f"{names} {'on' if self.origin == COMMAND_LINE else 'in'} {self.origin}"
 
     def _place(self, key: str, source: str) -> str:
         if source == "cli" and key in self.flags:
@@ -68,12 +69,16 @@ class Overlay:
             yield from below or [key]
 
 
+def section_place(section: str, origin: str) -> str:
+    """Where a section is, or would be, written: "train section of run.yaml"."""
+    return f"{section} section of {origin}" if section in SECTIONS and origin != COMMAND_LINE else origin
+
+
 def describe_source(key: str, source: str, origin: str) -> str:
     """In words a user can act on; "" for a derived value, which nobody wrote."""
-    section = key.split(".")[0]
     words = {
         "cli": f"--{key}",
-        "file": f"{section} section of {origin}" if section in SECTIONS else origin,
+        "file": section_place(key.split(".")[0], origin),
         "default": f"default of {key} given in code",
     }
     return words.get(source, "")

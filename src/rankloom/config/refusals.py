@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from rankloom.config.findings import Finding
+from rankloom.config.overlay import section_place
 from rankloom.config.resolved import ResolvedConfig
 from rankloom.errors import UserError
 
@@ -30,17 +31,17 @@ def _without_input(value: Value, *, origin: str) -> Iterator[Finding]:
             "there is no model to train: set model.path to a Hugging Face folder, or model.config to train "
             "one from scratch"
         )
-        yield Finding("error", "training", message, ("model.path",), f"model section of {origin}")
+        yield Finding("error", "training", message, ("model.path",), section_place("model", origin))
     if value("data.train") is None:
         message = "there is no data to train on: set data.train to a JSONL file of chats, or to python-docs"
-        yield Finding("error", "training", message, ("data.train",), f"data section of {origin}")
+        yield Finding("error", "training", message, ("data.train",), section_place("data", origin))
 
 
 def without_end(value: Value, *, origin: str) -> Iterator[Finding]:
     """A finding where nothing says when training ends. ``value`` gives that of a dotted key."""
     if value("train.max_steps") is None and value("train.epochs") is None:
         message = "there is no end to the run: set train.max_steps or train.epochs"
-        yield Finding("error", "training", message, ("train.max_steps",), f"train section of {origin}")
+        yield Finding("error", "training", message, ("train.max_steps",), section_place("train", origin))
 
 
 def not_available(value: Value, *, where: Callable[[str], str]) -> Iterator[Finding]:

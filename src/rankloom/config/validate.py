@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from rankloom.config.findings import Finding
 from rankloom.config.keys import MODEL_CONFIG
-from rankloom.config.overlay import Overlay
+from rankloom.config.overlay import Overlay, section_place
 from rankloom.config.schema import SECTIONS, Section
 from rankloom.config.shown import shown
 from rankloom.config.values import allowed_text, allows_null
@@ -79,5 +79,5 @@ def _findings(name: str, error: ValidationError, *, overlay: Overlay) -> Iterato
             message = f"{path} must be {allowed}, not {shown(overlay.values[path])}"
             yield Finding("error", "settings", message, (path,), overlay.where(path))
         else:
-            where = f"{name} section of {overlay.origin}"
+            where = section_place(name, overlay.origin)
             yield Finding("error", "settings", f"{path} is required: {allowed}", (path,), where)

@@ -11,7 +11,7 @@ value exists, values that satisfy this one equation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from operator import index
 
 from rankloom.errors import UserError
@@ -83,19 +83,26 @@ def positive(setting: str, value: object, *, where: Provenance) -> int:
     return number
 
 
-def check(settings: Settings, *, where: Provenance) -> None:
-    """Raises UserError for the first equation that fails: its numbers, values that work, their origin."""
+def check(settings: Settings, *, where: Provenance, shards_follow: bool = False) -> None:
+    """Raises UserError for the first equation that fails: its numbers, values that work, their origin.
+
+    ``shards_follow``: nobody set W, so it follows TP, and TP is what can be changed.
+    """
     problem = first_problem(settings)
     if problem is None:
         return
+    if shards_follow and WORLD in problem.remedies:
+        problem = replace(problem, remedies=tuple(TP if name == W else name for name in problem.remedies))
     values = _nearest_values(settings, problem, works=lambda changed: first_problem(changed) is None)
     if not any(values.values()):
         values = _nearest_values(settings, problem, works=problem.holds)
     tries = [f"{name} {' or '.join(map(str, found))}" for name, found in values.items() if found]
     if len(problem.remedies) == 1:  # the equation begins with this very setting: the numbers are enough
         tries = [text.removeprefix(f"{problem.remedies[0]} ") for text in tries]
-    remedies = [problem.note] * bool(problem.note) + [f"try {', or '.join(tries)}"] * bool(tries)
-    raise UserError(f"{'; '.join([problem.equation, *remedies])}{where.clause(*problem.settings)}")
+    remedy = f"; try {', or '.join(tries)}" if tries else ""
+    if problem.note:
+        remedy = f"; {problem.note}" + f", or {problem.remedies[0]} {tries[0]}" * bool(tries)
+    raise UserError(f"{problem.equation}{remedy}{where.clause(*problem.settings)}")
 
 
 def first_problem(settings: Settings) -> Problem | None:
@@ -201,7 +208,9 @@ def _nearest_values(
 
 
 def _with(settings: Settings, setting: str, value: int) -> Settings:
-    return Settings(**(asdict(settings) | {setting: value}))
+    """The settings with another value; another TP takes W along, as it is a remedy only where W follows it."""
+    changes = {setting: value} | ({W: value} if setting == TP else {})
+    return Settings(**(asdict(settings) | changes))
 
 
 def _value(settings: Settings, setting: str) -> int:

@@ -110,7 +110,7 @@ class GTPParallelLayout:
             context_parallel_size=positive(CP, context_parallel_size, where=where),
             pipeline_model_parallel_size=positive(PP, pipeline_model_parallel_size, where=where),
         )
-        check(settings, where=where)
+        check(settings, where=where, shards_follow=weight_shards is None)
         _check_numbering(rank_order, rank_offset, where=where)
         filled = asdict(settings) | {Q: settings.sequence_shards}
         return cls(**filled, rank_order=rank_order, rank_offset=rank_offset)
