@@ -11,12 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import lcm
 
+from rankloom.config.rampup import BatchSizes
 from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
 
 __all__ = [
     "BatchArithmetic",
     "check_eval_batch_size",
+    "check_rampup",
     "check_sequence_length",
     "check_sequence_multiple",
     "sequence_multiple",
@@ -55,6 +57,37 @@ class BatchArithmetic:
         )
 
 
+def check_rampup(
+    layout: GTPParallelLayout,
+    rampup: tuple[int, int, int],
+    *,
+    global_batch_size: int,
+    micro_batch_size: int,
+) -> None:
+    """Raises UserError, in config keys, unless every size of the ramp divides over the lanes."""
+    step = micro_batch_size * layout.batch_parallel_size
+    for size in BatchSizes(global_batch_size, rampup).all_sizes[:-1]:
+        if size % step:
+            lanes_text, arithmetic = _lanes_text(layout)
+            raise UserError(
+                f"train.rampup_batch_size {list(rampup)} comes to {size} rows, which is not a multiple of "
+                f"{step} = train.micro_batch_size {micro_batch_size} x {lanes_text}; its first size and its "
+                f"increment have to be: {_nearest_ramp(rampup, step, global_batch_size)} ({arithmetic})"
+            )
+
+
+def _nearest_ramp(rampup: tuple[int, int, int], step: int, global_batch_size: int) -> str:
+    """A ramp like this one of multiples of ``step``, in words."""
+    starts = range(step, global_batch_size, step)
+    if not starts:
+        return "set it to null"
+    start = min(starts, key=lambda size: abs(size - rampup[0]))
+    rest = global_batch_size - start
+    increments = [size for size in range(step, rest + 1, step) if rest % size == 0]
+    increment = min(increments, key=lambda size: abs(size - rampup[1]))
+    return f"try [{start}, {increment}, {rampup[2]}]"
+
+
 def check_eval_batch_size(
     layout: GTPParallelLayout,
     eval_batch_size: int,
@@ -78,17 +111,25 @@ def _check_divides(
     step = micro_batch_size * lanes
     if size % step == 0:
         return
-    lanes_text = f"{lanes} lane{'s' * (lanes > 1)}"
+    lanes_text, arithmetic = _lanes_text(layout)
     remedies = [f"try {_neighbours(size, step)}"]
     if size % lanes == 0:
         sizes = [micro for micro in range(1, micro_batch_size) if size // lanes % micro == 0]
         remedies.append(f"or {micro_key} {sizes[-1]}")
     raise UserError(
         f"{key} {size} is not a multiple of {step} = {micro_key} "
-        f"{micro_batch_size} x {lanes_text}; {', '.join(remedies)} "
-        f"({lanes_text} = {layout.world_size} / ({layout.pipeline_model_parallel_size} x "
+        f"{micro_batch_size} x {lanes_text}; {', '.join(remedies)} ({arithmetic})"
+    )
+
+
+def _lanes_text(layout: GTPParallelLayout) -> tuple[str, str]:
+    """ "2 lanes", and how that comes about."""
+    lanes = layout.batch_parallel_size
+    text = f"{lanes} lane{'s' * (lanes > 1)}"
+    return text, (
+        f"{text} = {layout.world_size} / ({layout.pipeline_model_parallel_size} x "
         f"{layout.runtime_context_parallel_size} x {layout.tensor_model_parallel_size}): cluster.world_size "
-        f"/ (pipeline x runtime context x tensor parallel size))"
+        "/ (pipeline x runtime context x tensor parallel size)"
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import TypeVar
 
 from rankloom.config.batch import sequence_multiple
+from rankloom.config.rampup import BatchSizes
 from rankloom.config.schema import (
     CheckpointSection,
     ClusterSection,
@@ -18,11 +19,13 @@ from rankloom.config.schema import (
     Section,
     TrainSection,
 )
+from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
 from rankloom.layout.topology import DEFAULT_NVLINK_DOMAIN_SIZE
 
 __all__ = ["fill_cluster", "fill_data", "fill_logging", "fill_parallel", "fill_schedule", "schedule_problems"]
 
+SCHEDULE_PARTS = ("warmup", "decay", "wsd_decay")
 AnySection = TypeVar("AnySection", bound=Section)
 
 
@@ -47,9 +50,13 @@ def fill_data(data: DataSection, layout: GTPParallelLayout, *, length_is_set: bo
 
 def fill_schedule(schedule: ScheduleSection, train: TrainSection) -> ScheduleSection:
     """The schedule ends with the run, where its length is known before the data is."""
-    if train.max_steps is None:
+    if train.max_steps is None or schedule.unit == "tokens":
         return schedule
-    return _fill(schedule, {"decay_samples": train.max_steps * train.global_batch_size})
+    try:
+        sizes = BatchSizes(train.global_batch_size, train.rampup_batch_size)
+    except UserError:  # a finding of its own
+        return schedule
+    return _fill(schedule, {"decay_samples": sizes.samples_of(train.max_steps)})
 
 
 def fill_cluster(cluster: ClusterSection) -> ClusterSection:
@@ -73,10 +80,51 @@ def schedule_problems(
             f"try {optimizer.lr:g} or less"
         )
         yield message, ("schedule.min_lr", "optimizer.lr")
-    decay = schedule.decay_samples
-    if schedule.decay != "constant" and decay is not None and schedule.warmup_samples > decay:
+    yield from _mixed_units(schedule)
+    warmup_key, decay_key, wsd_key = (f"schedule.{name}_{schedule.unit}" for name in SCHEDULE_PARTS)
+    warmup, decay, wsd = schedule.parts
+    if schedule.decay != "constant" and decay is not None and warmup > decay:
         message = (
-            f"schedule.warmup_samples {schedule.warmup_samples} is larger than schedule.decay_samples "
-            f"{decay}: the schedule would end before its warm-up; decay_samples counts from the first sample"
+            f"{warmup_key} {warmup} is larger than {decay_key} {decay}: the schedule would end before its "
+            f"warm-up; {decay_key.removeprefix('schedule.')} counts from the first {schedule.unit[:-1]}"
         )
-        yield message, ("schedule.warmup_samples", "schedule.decay_samples")
+        yield message, (warmup_key, decay_key)
+    elif schedule.decay == "wsd" and wsd is not None and decay is not None and warmup + wsd > decay:
+        message = (
+            f"{warmup_key} {warmup} + {wsd_key} {wsd} is larger than {decay_key} {decay}: the last {wsd} of "
+            f"them, in which wsd decays, would begin in the warm-up; try {wsd_key} {max(1, decay - warmup)}"
+        )
+        yield message, (warmup_key, wsd_key, decay_key)
+    yield from _wsd_problems(schedule, wsd_key)
+
+
+def _wsd_problems(schedule: ScheduleSection, wsd_key: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    wsd = schedule.parts[2]
+    if schedule.decay == "wsd" and wsd is None:
+        message = (
+            f"schedule.decay wsd needs {wsd_key}: how many {schedule.unit}, the last ones of the schedule, "
+            "the decay takes"
+        )
+        yield message, ("schedule.decay",)
+    elif schedule.decay != "wsd" and wsd is not None:
+        message = (
+            f"{wsd_key} {wsd} belongs to schedule.decay wsd, and that is {schedule.decay}; set one of them "
+            "so that they agree"
+        )
+        yield message, (wsd_key, "schedule.decay")
+
+
+def _mixed_units(schedule: ScheduleSection) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """A schedule counts in one unit."""
+    if schedule.unit == "samples":
+        return
+    names = [f"{name}_{unit}" for unit in ("samples", "tokens") for name in SCHEDULE_PARTS]
+    given = [name for name in names if getattr(schedule, name)]
+    samples = next((name for name in given if name.endswith("samples")), None)
+    if samples is not None:
+        tokens = next((name for name in names[3:] if getattr(schedule, name) is not None), names[3])
+        message = (
+            f"schedule.{samples} {getattr(schedule, samples)} and schedule.{tokens} "
+            f"{getattr(schedule, tokens)}: a schedule counts samples or tokens, not both; keep one kind"
+        )
+        yield message, (f"schedule.{samples}", f"schedule.{tokens}")

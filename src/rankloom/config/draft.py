@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from rankloom.config.batch import BatchArithmetic, check_eval_batch_size, check_sequence_length
+from rankloom.config.batch import (
+    BatchArithmetic,
+    check_eval_batch_size,
+    check_rampup,
+    check_sequence_length,
+)
 from rankloom.config.derive import (
     fill_cluster,
     fill_data,
@@ -43,7 +48,7 @@ AnySection = TypeVar("AnySection", bound=Section)
 Settings = Mapping[str, object]
 
 GLOBAL, MICRO, EVAL = "train.global_batch_size", "train.micro_batch_size", "train.eval_batch_size"
-LENGTH = "data.max_seq_length"
+RAMPUP, LENGTH = "train.rampup_batch_size", "data.max_seq_length"
 
 # What a layout's error may speak of, to say where those numbers came from.
 _LAYOUT_KEYS: Mapping[str, str] = {
@@ -141,13 +146,23 @@ class Draft:
                 topic="batch",
                 keys=lambda _: (EVAL, MICRO),
             )
-        return self._attempt(
+        batch = self._attempt(
             lambda: BatchArithmetic.compute(
                 layout, global_batch_size=train.global_batch_size, micro_batch_size=micro
             ),
             topic="batch",
             keys=lambda _: (GLOBAL, MICRO),
         )
+        rampup = train.rampup_batch_size
+        if batch is not None and rampup is not None and self.sound(RAMPUP):
+            self._attempt(
+                lambda: check_rampup(
+                    layout, rampup, global_batch_size=train.global_batch_size, micro_batch_size=micro
+                ),
+                topic="batch",
+                keys=lambda _: (RAMPUP, GLOBAL, MICRO),
+            )
+        return batch
 
     def fill(self, layout: GTPParallelLayout | None) -> None:
         """Fills in derived values, and refuses a row length that the layout cannot cut."""

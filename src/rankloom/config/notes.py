@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from rankloom.config.findings import Finding
+from rankloom.config.rampup import BatchSizes
+from rankloom.errors import UserError
 
 __all__ = ["notes_on"]
 
@@ -14,16 +16,16 @@ Value = Callable[[str], object]
 def notes_on(value: Value, sources: Mapping[str, str]) -> Iterator[Finding]:
     """A note for each setting that will not do what it seems to say. ``value`` gives that of a dotted key."""
     yield from _long_warmup(value)
+    yield from _long_wsd_decay(value)
     yield from _nothing_saved(value, sources)
 
 
 def _long_warmup(value: Value) -> Iterator[Finding]:
-    warmup, steps, batch = (
-        value(key) for key in ("schedule.warmup_samples", "train.max_steps", "train.global_batch_size")
-    )
-    if not (isinstance(warmup, int) and isinstance(steps, int) and isinstance(batch, int)) or warmup == 0:
+    warmup, steps = value("schedule.warmup_samples"), value("train.max_steps")
+    samples = _samples_of(value, steps) if isinstance(steps, int) else None
+    if not isinstance(warmup, int) or warmup == 0 or samples is None:
         return
-    samples, keys = steps * batch, ("schedule.warmup_samples", "train.max_steps")
+    keys = ("schedule.warmup_samples", "train.max_steps")
     if warmup > samples:
         message = (
             f"schedule.warmup_samples {warmup} is longer than the run's {samples} samples: the learning rate "
@@ -36,6 +38,31 @@ def _long_warmup(value: Value) -> Iterator[Finding]:
             f"optimizer.lr in the last step only"
         )
         yield Finding("note", "training", message, keys)
+
+
+def _long_wsd_decay(value: Value) -> Iterator[Finding]:
+    wsd, warmup, whole = (
+        value(f"schedule.{name}") for name in ("wsd_decay_samples", "warmup_samples", "decay_samples")
+    )
+    if not (isinstance(wsd, int) and isinstance(warmup, int) and isinstance(whole, int)):
+        return
+    if whole < wsd + warmup:
+        message = (
+            f"schedule.wsd_decay_samples {wsd} is more than the {max(0, whole - warmup)} samples of the "
+            "schedule after its warm-up: the learning rate decays in all of them"
+        )
+        yield Finding("note", "training", message, ("schedule.wsd_decay_samples",))
+
+
+def _samples_of(value: Value, steps: int) -> int | None:
+    """Rows of a run; None where its batch sizes are not known, or were refused."""
+    batch, rampup = value("train.global_batch_size"), value("train.rampup_batch_size")
+    if not isinstance(batch, int) or not (rampup is None or isinstance(rampup, tuple)):
+        return None
+    try:
+        return BatchSizes(batch, rampup).samples_of(steps)
+    except UserError:
+        return None
 
 
 def _nothing_saved(value: Value, sources: Mapping[str, str]) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from rankloom.config.overlay import section_place
 from rankloom.config.resolved import ResolvedConfig
 from rankloom.errors import UserError
 
-__all__ = ["not_available", "refuse_for_training", "without_end"]
+__all__ = ["not_available", "refuse_for_training", "without_end", "without_validation"]
 
 Value = Callable[[str], object]
 
@@ -19,6 +19,7 @@ def refuse_for_training(resolved: ResolvedConfig) -> None:
     findings = [
         *_without_input(resolved.value, origin=resolved.origin),
         *without_end(resolved.value, origin=resolved.origin),
+        *without_validation(resolved.value, where=resolved.where),
         *not_available(resolved.value, where=resolved.where),
     ]
     if findings:
@@ -44,6 +45,17 @@ def without_end(value: Value, *, origin: str) -> Iterator[Finding]:
         yield Finding("error", "training", message, ("train.max_steps",), section_place("train", origin))
 
 
+def without_validation(value: Value, *, where: Callable[[str], str]) -> Iterator[Finding]:
+    """A finding where an evaluation is asked for and nothing says on what."""
+    every = value("train.eval_every")
+    if every and value("data.validation") is None and not value("data.validation_split"):
+        message = (
+            f"train.eval_every {every}: there is no validation data: set data.validation, or "
+            "data.validation_split to a share of data.train"
+        )
+        yield Finding("error", "training", message, ("train.eval_every",), where("train.eval_every"))
+
+
 def not_available(value: Value, *, where: Callable[[str], str]) -> Iterator[Finding]:
     """A finding for each setting whose part of training is not there yet; ``where`` a setting came from."""
     wishes: tuple[tuple[str, Callable[[object], bool], str, str], ...] = (
@@ -54,10 +66,6 @@ def not_available(value: Value, *, where: Callable[[str], str]) -> Iterator[Find
             "1",
         ),
         ("checkpoint.save_every", bool, "saving checkpoints during a run", "0"),
-        ("train.eval_every", bool, "evaluation during a run", "0"),
-        ("train.eval_batch_size", bool, "evaluation during a run", "null"),
-        ("data.validation", bool, "evaluation on validation data", "null"),
-        ("logging.tensorboard", bool, "writing for TensorBoard", "null"),
         ("cluster.engine", lambda engine: engine == "ray", "training on Ray", "local or torchrun"),
     )
     for key, is_wished, what, remedy in wishes:

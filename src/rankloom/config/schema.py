@@ -15,13 +15,17 @@ from pydantic import BaseModel, ConfigDict
 from rankloom.config.values import (
     Beta,
     Count,
+    DataSources,
     FreeMapping,
     NonNegative,
     NonNegativeInt,
     Positive,
+    Rampup,
     RankLists,
     Seconds,
+    Share,
     Text,
+    WandbSettings,
 )
 
 __all__ = [
@@ -69,12 +73,17 @@ class ParallelSection(Section):
 class DataSection(Section):
     """Chat records and how they become rows of tokens."""
 
-    train: Text | None = None  # "python-docs" or a JSONL file
-    validation: Text | None = None
+    train: DataSources | None = None  # files, globs, saved data sets, "python-docs"
+    validation: DataSources | None = None
+    validation_split: Share = 0.0  # of the records of data.train, instead of data.validation
+    train_on: Literal["all_turns", "last_turn", "all"] = "all_turns"
     max_seq_length: Count = 512  # tokens of a row; as a default, rounded up to what the layout can cut
-    packing: bool = True
+    packing: bool | Literal["first_fit_decreasing", "greedy", "none"] = True  # true: greedy
+    packing_window: Count = 1024  # records that first_fit_decreasing looks at together
     seed: NonNegativeInt = 0
     last_batch: Literal["fill", "drop"] = "fill"
+    balance: Literal["none", "work"] = "none"  # how the rows of a step are dealt to lanes
+    num_workers: NonNegativeInt = 0  # processes of a lane that build rows ahead of the step; 0: a thread
     bad_records: Literal["error", "skip"] = "error"
     overlong: Literal["error", "drop", "truncate"] = "drop"
     cache_dir: Text | None = None
@@ -87,7 +96,8 @@ class TrainSection(Section):
     global_batch_size: Count
     max_steps: Count | None = None
     epochs: Count | None = None
-    eval_every: NonNegativeInt = 0  # steps; 0: never
+    rampup_batch_size: Rampup | None = None  # start, increment, samples until global_batch_size
+    eval_every: NonNegativeInt = 0  # steps; 0: at the end alone, where there is validation data
     eval_batch_size: Count | None = None  # rows over all lanes; global_batch_size
     seed: NonNegativeInt = 0
     gradient_checkpointing: bool = False
@@ -107,12 +117,29 @@ class OptimizerSection(Section):
 
 
 class ScheduleSection(Section):
-    """The learning rate over consumed samples (rows)."""
+    """The learning rate over consumed samples (rows), or over consumed tokens where one of those is set."""
 
-    decay: Literal["constant", "linear", "cosine"] = "cosine"
+    decay: Literal["constant", "linear", "cosine", "wsd"] = "cosine"
     warmup_samples: NonNegativeInt = 0
     decay_samples: Count | None = None  # max_steps x global_batch_size; with epochs, known once the data is
+    wsd_decay_samples: Count | None = None  # of decay_samples, the last ones, in which wsd decays
+    warmup_tokens: NonNegativeInt | None = None
+    decay_tokens: Count | None = None  # in a schedule over tokens: those of the run, once the data is known
+    wsd_decay_tokens: Count | None = None
     min_lr: NonNegative = 0.0
+
+    @property
+    def unit(self) -> Literal["samples", "tokens"]:
+        """What the schedule counts."""
+        tokens = (self.warmup_tokens, self.decay_tokens, self.wsd_decay_tokens)
+        return "samples" if all(count is None for count in tokens) else "tokens"
+
+    @property
+    def parts(self) -> tuple[int, int | None, int | None]:
+        """Warm-up, all of the schedule and the decay of wsd, in its unit."""
+        if self.unit == "samples":
+            return self.warmup_samples, self.decay_samples, self.wsd_decay_samples
+        return self.warmup_tokens or 0, self.decay_tokens, self.wsd_decay_tokens
 
 
 class CheckpointSection(Section):
@@ -145,7 +172,8 @@ class LoggingSection(Section):
     """Files written for people to look at."""
 
     metrics: Text | None = None  # <checkpoint.dir>/metrics.jsonl
-    tensorboard: Text | None = None
+    tensorboard: Text | None = None  # a folder
+    wandb: WandbSettings | None = None
 
 
 SECTIONS: Mapping[str, type[Section]] = MappingProxyType(

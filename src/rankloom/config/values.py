@@ -7,20 +7,25 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Literal, TypeAlias, Union, get_args, get_origin
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rankloom.config.yaml_file import as_number
 
 __all__ = [
     "Beta",
     "Count",
+    "DataSources",
     "FreeMapping",
     "NonNegative",
     "NonNegativeInt",
     "Positive",
+    "Rampup",
     "RankLists",
     "Seconds",
+    "Share",
     "Text",
+    "WandbSettings",
+    "WeightedSource",
     "allowed_text",
     "allows_null",
 ]
@@ -102,6 +107,45 @@ RankLists: TypeAlias = Annotated[
     BeforeValidator(_rank_lists),
     Field(min_length=1),
     Allowed('a list with the ranks of each domain, such as [[0, 1], [2, 3]] or "0-1;2-3"'),
+]
+Rampup: TypeAlias = Annotated[
+    tuple[Count, Count, Count],
+    Allowed("a list of 3 integers of at least 1: the first batch size, what is added to it, and the samples"),
+]
+
+
+class WandbRun(BaseModel):
+    """Where a run is shown on Weights & Biases; offline, it is kept in a folder beside the metrics."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    project: Text
+    name: Text | None = None
+    mode: Literal["offline", "online"] = "offline"
+
+
+WandbSettings: TypeAlias = Annotated[
+    WandbRun, Allowed('a mapping with a "project", and maybe a "name" and a "mode" (offline or online)')
+]
+
+
+class WeightedSource(BaseModel):
+    """A file, glob or folder of chats, and how often its records occur in an epoch."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: Text
+    weight: Positive = 1.0
+
+
+DataSources: TypeAlias = Annotated[
+    Text
+    | WeightedSource
+    | Annotated[tuple[Text | WeightedSource, ...], Field(min_length=1)],
+    Allowed("a path, or a list of paths and {path, weight} with a weight greater than 0"),
+]
+Share: TypeAlias = Annotated[
+    float, _NUMBER, Field(ge=0, lt=1), Allowed("a number of at least 0 and less than 1")
 ]
 FreeMapping: TypeAlias = Annotated[dict[str, object], Allowed("a mapping")]
 
