@@ -119,14 +119,6 @@ def test_lanes_have_their_own_records_and_all_are_seen() -> None:
     assert sorted(ids[0] | ids[1]) == list(range(8))
 
 
-def test_a_loader_is_iterated_from_its_start_step() -> None:
-    rows = stream(dataset([3] * 8), global_batch_size=2)
-    loader = LaneLoader(rows, rows.dataset, lane=0, num_lanes=2, micro_batch_size=1, start_step=3)
-    walked = iter(loader)
-    assert [next(walked)[0].rows, next(walked)[0].rows] == [loader.step(3)[0].rows, loader.step(4)[0].rows]
-    assert loader.num_microbatches == 1
-
-
 def test_two_packed_documents() -> None:
     """Labels stop at a document's end, positions restart, the padding tail is one more document."""
     data = dataset([3, 3], trained_from=0)

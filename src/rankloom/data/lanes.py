@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankloom.data.dataset import TokenizedDataset
-from rankloom.data.stream import GlobalStream, Row
-from rankloom.errors import UserError
+from rankloom.data.dealing import Dealer
+from rankloom.data.rows import Row
+from rankloom.data.stream import GlobalStream
+from rankloom.errors import RunError, UserError
 
-__all__ = ["IGNORE", "LaneLoader", "LaneMicrobatch", "build_microbatch", "deal"]
+__all__ = ["IGNORE", "LaneLoader", "LaneMicrobatch", "MicrobatchBuilder", "build_microbatch"]
 
 IGNORE = -100
 
@@ -47,6 +49,49 @@ class LaneMicrobatch:
         return real
 
 
+@dataclass(frozen=True, eq=False)
+class MicrobatchBuilder:
+    """Rows of a dataset as arrays: all that a loader process needs to know."""
+
+    dataset: TokenizedDataset
+    max_seq_length: int
+    pad_token_id: int
+    lane: int
+
+    def __call__(self, rounds: Sequence[Sequence[Row]]) -> list[LaneMicrobatch]:
+        """A microbatch for each tuple of rows. Raises RunError naming the lane, and the record where there
+        is one that cannot be read."""
+        try:
+            return [self._build(rows) for rows in rounds]
+        except RunError:
+            raise
+        except Exception as error:  # of whatever stands between here and the disk
+            raise RunError(f"lane {self.lane}: its rows cannot be read: {_reason(error)}") from error
+
+    def _build(self, rows: Sequence[Row]) -> LaneMicrobatch:
+        try:
+            return build_microbatch(
+                rows, self.dataset, max_seq_length=self.max_seq_length, pad_token_id=self.pad_token_id
+            )
+        except Exception:
+            for record in (record for row in rows for record in row.records):
+                self._try(record)
+            raise
+
+    def _try(self, record: int) -> None:
+        """Finds out whether this record is the one at fault."""
+        try:
+            build_microbatch(
+                [Row(0, 0, (record,))],
+                self.dataset,
+                max_seq_length=self.max_seq_length,
+                pad_token_id=self.pad_token_id,
+            )
+        except Exception as error:
+            name = self.dataset.record_name(record)
+            raise RunError(f"lane {self.lane}: {name} cannot be read: {_reason(error)}") from error
+
+
 class LaneLoader:
     """The microbatches of one lane for any step; it keeps no place, so a resumed run continues exactly.
 
@@ -57,10 +102,10 @@ class LaneLoader:
         num_lanes: lanes of the layout.
         micro_batch_size: rows of a microbatch.
         pad_token_id: stands in the padding.
-        start_step: where iterating begins, from 0.
+        balance: how rows are dealt, see `Dealer`.
 
     Raises:
-        UserError: the global batch does not divide over the lanes.
+        UserError: a global batch does not divide over the lanes.
     """
 
     def __init__(
@@ -72,62 +117,36 @@ class LaneLoader:
         num_lanes: int,
         micro_batch_size: int,
         pad_token_id: int = 0,
-        start_step: int = 0,
+        balance: str = "none",
     ) -> None:
         assert 0 <= lane < num_lanes
         per_round = num_lanes * micro_batch_size
-        if stream.global_batch_size % per_round:
-            below = stream.global_batch_size // per_round * per_round
-            raise UserError(
-                f"train.global_batch_size {stream.global_batch_size} is not a multiple of "
-                f"train.micro_batch_size {micro_batch_size} x {num_lanes} lanes = {per_round}; "
-                f"try {f'{below} or ' if below else ''}{below + per_round}"
-            )
+        for size in stream.batch_sizes.all_sizes:
+            if size % per_round:
+                raise UserError(_does_not_divide(size, micro_batch_size=micro_batch_size, lanes=num_lanes))
         self.stream = stream
-        self.dataset = dataset
         self.lane = lane
-        self.num_lanes = num_lanes
-        self.micro_batch_size = micro_batch_size
-        self.pad_token_id = pad_token_id
-        self.start_step = start_step
+        self.dealer = Dealer(
+            num_lanes, micro_batch_size, dataset.lengths, "work" if balance == "work" else "none"
+        )
+        self.build = MicrobatchBuilder(dataset, stream.max_seq_length, pad_token_id, lane)
+
+    @property
+    def dataset(self) -> TokenizedDataset:
+        return self.build.dataset
 
     @property
     def num_microbatches(self) -> int:
-        return self.stream.global_batch_size // (self.num_lanes * self.micro_batch_size)
+        """Of a step of the full global batch."""
+        return self.stream.global_batch_size // self.dealer.rows_per_round
+
+    def rows(self, step0: int) -> list[tuple[Row, ...]]:
+        """The lane's rows of a step, counted from 0 over the whole run, a tuple a microbatch."""
+        return self.dealer.lane(self.stream.batch(step0), self.lane)
 
     def step(self, step0: int) -> list[LaneMicrobatch]:
-        """The lane's microbatches of a step, counted from 0 over the whole run."""
-        dealt = deal(
-            self.stream.batch(step0),
-            lane=self.lane,
-            num_lanes=self.num_lanes,
-            micro_batch_size=self.micro_batch_size,
-        )
-        length = self.stream.max_seq_length
-        return [
-            build_microbatch(rows, self.dataset, max_seq_length=length, pad_token_id=self.pad_token_id)
-            for rows in dealt
-        ]
-
-    def __iter__(self) -> Iterator[list[LaneMicrobatch]]:
-        step0 = self.start_step
-        while True:
-            yield self.step(step0)
-            step0 += 1
-
-
-def deal(rows: Sequence[Row], *, lane: int, num_lanes: int, micro_batch_size: int) -> list[tuple[Row, ...]]:
-    """A lane's rows of a global batch, a tuple a microbatch.
-
-    Row r is in microbatch r // (num_lanes * micro_batch_size), in the lane
-    (r % (num_lanes * micro_batch_size)) // micro_batch_size.
-    """
-    per_round = num_lanes * micro_batch_size
-    first = lane * micro_batch_size
-    return [
-        tuple(rows[start + first : start + first + micro_batch_size])
-        for start in range(0, len(rows), per_round)
-    ]
+        """The lane's microbatches of a step."""
+        return self.build(self.rows(step0))
 
 
 def build_microbatch(
@@ -152,3 +171,16 @@ def build_microbatch(
         position_ids[place, start:] = np.arange(max_seq_length - start, dtype=np.int32)
         document_ids[place, start:] = len(row.records)
     return LaneMicrobatch(input_ids, labels, position_ids, document_ids, tuple(rows))
+
+
+def _does_not_divide(size: int, *, micro_batch_size: int, lanes: int) -> str:
+    per_round = lanes * micro_batch_size
+    below = size // per_round * per_round
+    return (
+        f"train.global_batch_size {size} is not a multiple of train.micro_batch_size {micro_batch_size} x "
+        f"{lanes} lanes = {per_round}; try {f'{below} or ' if below else ''}{below + per_round}"
+    )
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no reason given'}"[:300]

@@ -2,51 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+import copy
+import threading
+from bisect import bisect_right
 
 import numpy as np
 
+from rankloom.config.rampup import BatchSizes
 from rankloom.data.dataset import TokenizedDataset
-from rankloom.data.packing import pack_epoch
+from rankloom.data.epochs import EpochSteps
+from rankloom.data.packing import PACKING_WINDOW, PackedEpoch, pack_epoch, packing_method
+from rankloom.data.rows import FILLER, Counts, Position, Row
 from rankloom.errors import UserError
 
-__all__ = ["FILLER", "Counts", "GlobalStream", "Row"]
+__all__ = ["FILLER", "Counts", "GlobalStream", "Position", "Row"]
 
 LAST_BATCH = ("fill", "drop")
-FILLER = -1  # row_id of a row without records
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of a global batch.
-
-    Attributes:
-        row_id: number of the row in the run, from 0, fillers and dropped rows not counted; -1 for a filler.
-        epoch: from 0.
-        records: positions of the records in it, in order; empty for a filler.
-    """
-
-    row_id: int
-    epoch: int
-    records: tuple[int, ...]
-
-    @property
-    def is_filler(self) -> bool:
-        return not self.records
-
-
-class Counts(NamedTuple):
-    """What a batch holds: rows (no fillers), records, tokens (no padding), labels that enter the loss."""
-
-    rows: int
-    chats: int
-    tokens: int
-    valid_tokens: int
+KEPT_EPOCHS = 2  # packed: at the border of two, the loader is in the next one already
+MAX_EPOCHS_WITHOUT_STEPS = 16
 
 
 class GlobalStream:
-    """The rows of every step of a run, by random access.
+    """The rows of every step of a run, by random access. Threads may share one.
 
     Epoch e takes the records in the order of a permutation drawn from (seed, e), packs them, and cuts the
     rows into global batches; the last one is filled up with empty rows or dropped.
@@ -54,9 +31,11 @@ class GlobalStream:
     Args:
         dataset: records that fit, see `TokenizedDataset.fitted`.
         max_seq_length: tokens of a row.
-        packing: whether several records share a row.
+        packing: how records share a row, see `pack_epoch`.
+        packing_window: records that first_fit_decreasing takes together.
         seed: of the permutations.
-        global_batch_size: rows of a step.
+        global_batch_size: rows of a step; at the end of ``rampup``.
+        rampup: START, INCREMENT, SAMPLES, see `BatchSizes`.
         last_batch: "fill" or "drop".
 
     Raises:
@@ -68,10 +47,12 @@ class GlobalStream:
         dataset: TokenizedDataset,
         *,
         max_seq_length: int,
-        packing: bool,
+        packing: bool | str,
         seed: int,
         global_batch_size: int,
         last_batch: str = "fill",
+        packing_window: int = PACKING_WINDOW,
+        rampup: tuple[int, int, int] | None = None,
     ) -> None:
         if last_batch not in LAST_BATCH:
             raise UserError(f'data.last_batch is "{last_batch}"; use "fill" or "drop"')
@@ -79,34 +60,49 @@ class GlobalStream:
             raise UserError(f"train.global_batch_size is {global_batch_size}; use at least 1")
         self.dataset = dataset
         self.max_seq_length = max_seq_length
-        self.packing = packing
+        self.packing = packing_method(packing)
+        self.packing_window = packing_window
         self.seed = seed
         self.global_batch_size = global_batch_size
+        self.batch_sizes = BatchSizes(global_batch_size, rampup)
         self.last_batch = last_batch
-        self._first_steps = [0]  # of each epoch known so far, and of the one after them
-        self._first_rows = [0]
-        self._packed: tuple[int, list[tuple[int, ...]]] = (-1, [])
-        self.steps_per_epoch(0)
+        self._lock = threading.RLock()
+        self._packed: dict[int, PackedEpoch] = {}
+        self._begin(Position())
+
+    def _begin(self, origin: Position) -> None:
+        self.origin = origin
+        self._epochs: list[EpochSteps] = []  # known so far, from that of the origin on
+        self._end_of(origin.epoch)
+
+    def continued_from(self, origin: Position) -> GlobalStream:
+        """The same order from a place in it, whatever global batches led there. Steps before are not known
+        to it."""
+        other = copy.copy(self)
+        other._lock, other._packed = threading.RLock(), {}
+        other._begin(origin)
+        return other
 
     def steps_per_epoch(self, epoch: int) -> int:
-        """Optimizer steps of an epoch; with packing it can differ between epochs."""
-        while len(self._first_steps) <= epoch + 1:
-            self._add_epoch(len(self._first_steps) - 1)
-        return self._first_steps[epoch + 1] - self._first_steps[epoch]
+        """Optimizer steps of an epoch (from the origin on); with packing it can differ between epochs."""
+        return self._end_of(epoch).num_steps
 
     def num_steps(self, epochs: int) -> int:
-        """Optimizer steps of the first ``epochs`` epochs together."""
-        return sum(self.steps_per_epoch(epoch) for epoch in range(epochs))
+        """Optimizer steps of the run until ``epochs`` epochs are over."""
+        if epochs <= self.origin.epoch:
+            return self.origin.step if epochs else 0
+        last = self._end_of(epochs - 1)
+        return last.first_step + last.num_steps
 
     def batch(self, step0: int) -> tuple[Row, ...]:
-        """The ``global_batch_size`` rows of a step; steps count from 0 over the whole run."""
+        """The rows of a step; steps count from 0 over the whole run."""
         epoch = self._epoch_of(step0)
-        start = (step0 - self._first_steps[epoch]) * self.global_batch_size
-        packed = self._rows(epoch)[start : start + self.global_batch_size]
-        first_id = self._first_rows[epoch] + start
-        rows = [Row(row_id=first_id + i, epoch=epoch, records=records) for i, records in enumerate(packed)]
-        fillers = self.global_batch_size - len(rows)
-        return tuple(rows) + (Row(row_id=FILLER, epoch=epoch, records=()),) * fillers
+        start, size = epoch.batch(step0)
+        packed = self._rows(epoch.epoch).rows(start, start + size)
+        first_id = epoch.row_id(start)
+        rows = [Row(first_id + i, epoch.epoch, records) for i, records in enumerate(packed)]
+        fillers = size - len(rows)
+        return tuple(rows) + (Row(row_id=FILLER, epoch=epoch.epoch, records=()),) * fillers
 
     def counts(self, step0: int) -> Counts:
         """What the global batch of a step holds, from lengths and masks alone."""
@@ -122,57 +118,133 @@ class GlobalStream:
             valid_tokens=int(self.dataset.valid[positions].sum()),
         )
 
+    def position_after(self, step0: int) -> Position:
+        """Where the stream stands once a step is done: what a continued run begins from."""
+        epoch = self._epoch_of(step0)
+        start, size = epoch.batch(step0)
+        row = min(start + size, epoch.num_rows)
+        return Position(step=step0 + 1, epoch=epoch.epoch, row=row, rows=epoch.row_id(row))
+
+    def epochs_after(self, step0: int) -> float:
+        """Epochs trained on once a step is done; whole at the last step of an epoch, dropped rows or not."""
+        epoch = self._epoch_of(step0)
+        row = self.position_after(step0).row
+        is_last = step0 == epoch.first_step + epoch.num_steps - 1
+        return epoch.epoch + (1.0 if is_last else row / epoch.num_rows)
+
+    def dropped_after(self, step0: int) -> int:
+        """Rows that are left out between a step and the next one: those of a dropped last batch."""
+        epoch = self._epoch_of(step0)
+        if self.last_batch == "fill" or step0 < epoch.first_step + epoch.num_steps - 1:
+            return 0
+        following = self._epoch_of(step0 + 1)
+        known = self._epochs[epoch.epoch - self.origin.epoch : following.epoch - self.origin.epoch]
+        return sum(passed.num_dropped for passed in known)
+
+    def tokens_through(self, num_steps: int) -> int:
+        """Tokens, without padding, of the run's steps from the origin to ``num_steps``."""
+        total = 0
+        while num_steps > self.origin.step:
+            epoch = self._epoch_of(num_steps - 1)
+            start, size = epoch.batch(num_steps - 1)
+            records = self._rows(epoch.epoch).records(epoch.first_row, start + size)
+            total += int(self.dataset.lengths[records].sum())
+            num_steps = epoch.first_step
+        return total
+
+    def order(self) -> dict[str, object]:
+        """The settings that, with the data, decide the rows and their order."""
+        return {
+            "data.max_seq_length": self.max_seq_length,
+            "data.packing": self.packing,
+            "data.packing_window": self.packing_window if self.packing == "first_fit_decreasing" else None,
+            "data.seed": self.seed,
+        }
+
+    def batches(self) -> dict[str, object]:
+        """The settings that decide how rows are cut into global batches."""
+        rampup = self.batch_sizes.rampup
+        return {
+            "train.global_batch_size": self.global_batch_size,
+            "train.rampup_batch_size": None if rampup is None else list(rampup),
+            "data.last_batch": self.last_batch,
+        }
+
     def settings(self) -> tuple[object, ...]:
         """What orders the rows besides the data, for comparing ranks."""
-        return (self.max_seq_length, self.packing, self.seed, self.global_batch_size, self.last_batch)
+        return (*self.order().values(), *self.batches().values(), self.origin)
 
     def describe(self) -> list[str]:
         """Facts for the log: rows, steps and padding of the first epoch, and what is left out."""
-        rows = self._rows(0)
-        steps = self.steps_per_epoch(0)
-        used = rows[: steps * self.global_batch_size]
-        tokens = self.counts_of(tuple(Row(row_id=0, epoch=0, records=records) for records in used)).tokens
-        padding = 1 - tokens / (len(used) * self.max_seq_length)
+        epoch = self._end_of(self.origin.epoch)
+        number, steps = epoch.epoch, epoch.num_steps
+        packed = self._rows(number)
+        used = epoch.first_row + epoch.num_used
+        padding = 1 - int(self.dataset.lengths[packed.records(0, used)].sum()) / (used * self.max_seq_length)
+        off = " (packing is off)" if self.packing == "none" else ""
         facts = [
-            f"rows: {len(rows):,} of {self.max_seq_length:,} tokens in epoch 0, {padding:.1%} padding"
-            f"{'' if self.packing else ' (packing is off)'}",
-            f"steps: {steps:,} in epoch 0 with {self.global_batch_size:,} rows a step",
+            f"rows: {len(packed):,} of {self.max_seq_length:,} tokens in epoch {number}, "
+            f"{padding:.1%} padding{off}",
+            f"steps: {steps:,} in epoch {number} with {self._sizes_text(epoch)} rows a step",
         ]
-        missing = steps * self.global_batch_size - len(rows)
-        if missing > 0:
-            facts.append(f"last batch of epoch 0: {missing:,} of its rows are empty fillers")
-        elif missing < 0:
-            facts.append(f"last batch of epoch 0: dropped, with {-missing:,} rows")
+        if epoch.num_fillers:
+            facts.append(f"last batch of epoch {number}: {epoch.num_fillers:,} of its rows are empty fillers")
+        elif epoch.num_dropped:
+            facts.append(f"last batch of epoch {number}: dropped, with {epoch.num_dropped:,} rows")
         return facts
 
-    def _epoch_of(self, step0: int) -> int:
-        assert step0 >= 0
-        while self._first_steps[-1] <= step0:
-            self._add_epoch(len(self._first_steps) - 1)
-        return int(np.searchsorted(self._first_steps, step0, side="right")) - 1
+    def _sizes_text(self, epoch: EpochSteps) -> str:
+        first, last = epoch.segments[0].size, epoch.segments[-1].size
+        return f"{last:,}" if first == last else f"{first:,} to {last:,}"
 
-    def _add_epoch(self, epoch: int) -> None:
-        num_rows = len(self._rows(epoch))
-        steps = num_rows // self.global_batch_size
-        if self.last_batch == "fill":
-            steps = -(-num_rows // self.global_batch_size)
-        if (
-            steps == 0 and epoch == 0
-        ):  # a later epoch may pack into a row less than a batch; it is passed over
+    def _epoch_of(self, step0: int) -> EpochSteps:
+        assert step0 >= self.origin.step, "this step lies before the place that the run continues from"
+        with self._lock:
+            while not self._epochs or self._epochs[-1].first_step + self._epochs[-1].num_steps <= step0:
+                self._add_epoch()
+            return self._epochs[bisect_right(self._epochs, step0, key=lambda epoch: epoch.first_step) - 1]
+
+    def _end_of(self, epoch: int) -> EpochSteps:
+        assert epoch >= self.origin.epoch
+        with self._lock:
+            while len(self._epochs) <= epoch - self.origin.epoch:
+                self._add_epoch()
+            return self._epochs[epoch - self.origin.epoch]
+
+    def _add_epoch(self) -> None:
+        begin = self._epochs[-1].end if self._epochs else self.origin
+        num_rows = len(self._rows(begin.epoch))
+        steps = EpochSteps.of(begin, num_rows, self.batch_sizes, fill=self.last_batch == "fill")
+        fresh = begin.row == 0 and not self._epochs
+        recent = self._epochs[-MAX_EPOCHS_WITHOUT_STEPS:]
+        stuck = len(recent) == MAX_EPOCHS_WITHOUT_STEPS and not any(epoch.num_steps for epoch in recent)
+        if steps.num_steps == 0 and (fresh or stuck):  # a later epoch may pack into less than a batch
             raise UserError(
-                f"0 steps: epoch {epoch} has {num_rows} rows ({len(self.dataset)} records), fewer than "
-                f"train.global_batch_size {self.global_batch_size}, and data.last_batch is drop; use "
-                f"data.last_batch: fill, or a global batch of at most {num_rows}"
+                f"0 steps: epoch {begin.epoch} has {num_rows} rows ({len(self.dataset)} records), fewer than "
+                f"{self._size_key(begin)} {self.batch_sizes.at(begin.rows)}, and data.last_batch is drop; "
+                f"use data.last_batch: fill, or a global batch of at most {num_rows}"
             )
-        self._first_steps.append(self._first_steps[-1] + steps)
-        self._first_rows.append(self._first_rows[-1] + min(num_rows, steps * self.global_batch_size))
+        self._epochs.append(steps)
 
-    def _rows(self, epoch: int) -> list[tuple[int, ...]]:
-        if self._packed[0] != epoch:
-            generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, epoch])))
-            order = generator.permutation(len(self.dataset)).tolist()
-            rows = pack_epoch(
-                self.dataset.lengths, order, max_seq_length=self.max_seq_length, packing=self.packing
-            )
-            self._packed = (epoch, rows)
-        return self._packed[1]
+    def _size_key(self, begin: Position) -> str:
+        is_final = self.batch_sizes.at(begin.rows) == self.global_batch_size
+        return "train.global_batch_size" if is_final else "the first size of train.rampup_batch_size"
+
+    def _rows(self, epoch: int) -> PackedEpoch:
+        with self._lock:
+            if epoch not in self._packed:
+                for old in sorted(self._packed)[: 1 - KEPT_EPOCHS]:
+                    del self._packed[old]
+                self._packed[epoch] = PackedEpoch(self._pack(epoch))
+            return self._packed[epoch]
+
+    def _pack(self, epoch: int) -> list[tuple[int, ...]]:
+        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, epoch])))
+        positions = self.dataset.epoch(epoch, seed=self.seed)
+        return pack_epoch(
+            self.dataset.lengths,
+            positions[generator.permutation(len(positions))].tolist(),
+            max_seq_length=self.max_seq_length,
+            packing=self.packing,
+            window=self.packing_window,
+        )
