@@ -14,7 +14,8 @@ from torch import Tensor
 
 from rankloom.comm import Activity, Communicator
 from rankloom.config import resolve
-from rankloom.data import GlobalStream, PreparedData, TokenizedDataset
+from rankloom.data import GlobalStream, TokenizedDataset
+from rankloom.data.prepare import PreparedData
 from rankloom.layout import GTPParallelLayout
 from rankloom.models import Rows
 from rankloom.train.worker import Worker

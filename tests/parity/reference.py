@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from rankloom.config import ResolvedConfig
-from rankloom.data import prepare
+from rankloom.data.prepare import prepare
 from rankloom.models import SeededParameters
 from rankloom.plan import ModelSpec
 

@@ -55,6 +55,14 @@ def metrics(step: int) -> dict[str, object]:
         "step_time_s": 0.1,
         "tokens_per_second": 1234.5,
         "comm_bytes": {"tp": 8},
+        "epoch": step / 2,
+        "global_batch_size": 4,
+        "padding": 0.25,
+        "lane_imbalance": 1.5,
+        "lane_token_imbalance": 1.2,
+        "loader_wait_s": 0.001,
+        "eval_loss": None,
+        "eval_tokens": None,
     }
 
 

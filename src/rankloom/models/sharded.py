@@ -16,7 +16,7 @@ from rankloom.context import ATTENTION_NAME, ContextSlices, ContextTokens, atten
 from rankloom.errors import UserError
 from rankloom.models.wiring import first_vocabulary_row, wire
 from rankloom.plan import ModelPlan
-from rankloom.plan.gathers import training_visits
+from rankloom.plan.gathers import evaluation_visits, training_visits
 from rankloom.weights import (
     IGNORE,
     GatherSchedule,
@@ -71,7 +71,9 @@ class ShardedModel:
             for u in plan.weights
         ]
         self.small = SmallUnit(plan.small, comm, dtype=dtype, partial_numel=plan.small_partial_numel)
-        self.schedule = GatherSchedule(self.units, training_visits=training_visits(plan))
+        self.schedule = GatherSchedule(
+            self.units, training_visits=training_visits(plan), evaluation_visits=evaluation_visits(plan)
+        )
         self.reducer = GradientReducer()
         self._region = TensorParallelRegion(comm["tp"], plan.layout.sequence_parallel)
         handles = {
@@ -109,12 +111,15 @@ class ShardedModel:
 
     @torch.no_grad()
     def evaluate(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Sum of token losses and number of trained tokens of a microbatch, without gradients."""
+        """Sum of token losses and number of trained tokens of a microbatch, as `forward_backward` returns
+        them; no gradients, and nothing that a model does in training alone."""
         self.small.settle()
+        self.module.eval()
         self.schedule.begin("evaluate")
         labels, hidden = self._hidden(rows)
         loss = self._head.loss(hidden, labels)
         self.schedule.end()
+        self.module.train()
         return loss, (labels != IGNORE).sum()
 
     def _hidden(self, rows: Rows) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from rankloom.plan.collectives import (
     CollectiveRecord,
     StepShape,
     bytes_by_group,
+    evaluation_collectives,
     step_collectives,
 )
 from rankloom.plan.config_fields import refuse_unknown_fields
@@ -32,6 +33,7 @@ __all__ = [
     "StepShape",
     "bytes_by_group",
     "crossings",
+    "evaluation_collectives",
     "place",
     "refuse_unknown_fields",
     "sequence_multiple",

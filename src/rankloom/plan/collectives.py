@@ -9,10 +9,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from rankloom.plan.gathers import gathers_of, training_visits
+from rankloom.plan.gathers import evaluation_visits, gathers_of, training_visits
 from rankloom.plan.model_plan import ModelPlan
 
-__all__ = ["GROUP_AXES", "CollectiveRecord", "StepShape", "bytes_by_group", "step_collectives"]
+__all__ = [
+    "GROUP_AXES",
+    "CollectiveRecord",
+    "StepShape",
+    "bytes_by_group",
+    "evaluation_collectives",
+    "step_collectives",
+]
 
 # Name of a group -> (view, axes); the names are the keys of comm_bytes in the metrics.
 GROUP_AXES: dict[str, tuple[str, str]] = {
@@ -74,6 +81,22 @@ def step_collectives(plan: ModelPlan, shape: StepShape) -> tuple[CollectiveRecor
     return tuple(r for r in records if r.count and r.bytes_sent)
 
 
+def evaluation_collectives(plan: ModelPlan, shape: StepShape) -> tuple[CollectiveRecord, ...]:
+    """Those of an evaluation of ``shape.num_microbatches`` microbatches a lane: forward passes, and one sum
+    of the losses."""
+    others = plan.small.num_pieces - 1
+    records: Iterable[CollectiveRecord] = (
+        *_data(plan, shape),
+        *_evaluated_weights(plan, shape),
+        *_evaluated_tensor_parallel(plan, shape),
+        _gathered_keys(plan, shape, plan.spec.num_layers),
+        CollectiveRecord(
+            "evaluation loss", "all_gather", "gtp_remat_replica", 1, others * NUM_STEP_SUMS * FP64
+        ),
+    )
+    return tuple(r for r in records if r.count and r.bytes_sent)
+
+
 def bytes_by_group(records: Iterable[CollectiveRecord], plan: ModelPlan, rank: int) -> dict[str, int]:
     """Bytes that ``rank`` sends in a step, for every group."""
     total = dict.fromkeys(GROUP_AXES, 0)
@@ -107,11 +130,40 @@ def _weights(plan: ModelPlan, shape: StepShape) -> Iterator[CollectiveRecord]:
         )
 
 
+def _evaluated_weights(plan: ModelPlan, shape: StepShape) -> Iterator[CollectiveRecord]:
+    peers = plan.layout.gtp_remat_size - 1
+    gathers = list(gathers_of(evaluation_visits(plan)))
+    for unit in plan.weights:
+        count = gathers.count(unit.name) * shape.num_microbatches
+        sent = peers * unit.numel * shape.element_size
+        yield CollectiveRecord(f"gather {unit.name}", "all_gather", "gtp_remat", count, sent)
+
+
+def _evaluated_tensor_parallel(plan: ModelPlan, shape: StepShape) -> Iterator[CollectiveRecord]:
+    tp, M = plan.layout.tensor_model_parallel_size, shape.num_microbatches
+    tokens, part = _parts(plan, shape)
+    # Two entrances and two exits of a layer, the exit of the embedding and the entrance of the head.
+    if plan.layout.sequence_parallel:
+        times = (plan.spec.num_layers * 2 + 1) * M
+        yield CollectiveRecord("gather sequence", "all_gather", "tp", times, part)
+        yield CollectiveRecord("sum sequence", "reduce_scatter", "tp", times, part)
+    else:
+        sums = (plan.spec.num_layers * 2 + 1) * M
+        yield CollectiveRecord("sum activations", "all_reduce", "tp", sums, 2 * part)
+    yield CollectiveRecord("loss over the vocabulary", "all_gather", "tp", M, (tp - 1) * 3 * tokens * FP32)
+
+
+def _parts(plan: ModelPlan, shape: StepShape) -> tuple[int, int]:
+    """Tokens of a microbatch on a context rank, and the bytes of their activations sent over tp."""
+    tp = plan.layout.tensor_model_parallel_size
+    tokens = shape.micro_batch_size * shape.sequence_length // plan.layout.runtime_context_parallel_size
+    return tokens, (tp - 1) * -(-tokens * plan.spec.hidden_size // tp) * shape.element_size
+
+
 def _tensor_parallel(plan: ModelPlan, shape: StepShape) -> Iterator[CollectiveRecord]:
     tp = plan.layout.tensor_model_parallel_size
     layers, M = plan.spec.num_layers, shape.num_microbatches
-    tokens = shape.micro_batch_size * shape.sequence_length // plan.layout.runtime_context_parallel_size
-    part = (tp - 1) * -(-tokens * plan.spec.hidden_size // tp) * shape.element_size
+    tokens, part = _parts(plan, shape)
     recomputed = layers * shape.gradient_checkpointing
     # A layer has two entrances and two exits. Recomputing stops before its last exit, which saves nothing.
     if plan.layout.sequence_parallel:
@@ -128,15 +180,26 @@ def _tensor_parallel(plan: ModelPlan, shape: StepShape) -> Iterator[CollectiveRe
 
 
 def _context(plan: ModelPlan, shape: StepShape) -> Iterator[CollectiveRecord]:
-    size = plan.layout.runtime_context_parallel_size
-    spec = plan.spec
+    layers = plan.spec.num_layers
+    gathered = _gathered_keys(plan, shape, layers * (2 if shape.gradient_checkpointing else 1))
+    yield gathered
+    yield CollectiveRecord(
+        "sum gradients of keys and values",
+        "reduce_scatter",
+        "context",
+        layers * shape.num_microbatches,
+        gathered.bytes_sent,
+    )
+
+
+def _gathered_keys(plan: ModelPlan, shape: StepShape, forwards: int) -> CollectiveRecord:
+    """Of ``forwards`` attentions a microbatch."""
+    size, spec = plan.layout.runtime_context_parallel_size, plan.spec
     heads = spec.num_key_value_heads // plan.layout.tensor_model_parallel_size
     tokens = shape.micro_batch_size * shape.sequence_length // size
     sent = (size - 1) * 2 * tokens * heads * spec.head_dim * shape.element_size
-    layers, M = spec.num_layers, shape.num_microbatches
-    forwards = layers * (2 if shape.gradient_checkpointing else 1)
-    yield CollectiveRecord("gather keys and values", "all_gather", "context", forwards * M, sent)
-    yield CollectiveRecord("sum gradients of keys and values", "reduce_scatter", "context", layers * M, sent)
+    count = forwards * shape.num_microbatches
+    return CollectiveRecord("gather keys and values", "all_gather", "context", count, sent)
 
 
 def _step_end(plan: ModelPlan, shape: StepShape) -> Iterator[CollectiveRecord]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from rankloom.plan.model_plan import ModelPlan
 
-__all__ = ["KEEP", "gathers_of", "training_visits"]
+__all__ = ["KEEP", "evaluation_visits", "gathers_of", "training_visits"]
 
 KEEP = 2
 
@@ -20,6 +20,12 @@ def training_visits(plan: ModelPlan) -> tuple[str, ...]:
     weight."""
     layers = [unit.name for unit in plan.weights if unit.name.startswith("model.layers.")]
     return ("model.embed_tokens", *layers, plan.head_unit, *reversed(layers))
+
+
+def evaluation_visits(plan: ModelPlan) -> tuple[str, ...]:
+    """The same of a forward pass alone."""
+    layers = [unit.name for unit in plan.weights if unit.name.startswith("model.layers.")]
+    return ("model.embed_tokens", *layers, plan.head_unit)
 
 
 def gathers_of(visits: Sequence[str]) -> Iterator[str]:

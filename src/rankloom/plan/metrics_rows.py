@@ -13,7 +13,7 @@ from rankloom.errors import UserError
 
 __all__ = ["METRICS_KEYS", "end_of_rows", "refuse_other_content"]
 
-METRICS_KEYS = (
+_FIRST_KEYS = (  # what makes a line a metrics row, of an earlier version too
     "step",
     "loss",
     "grad_norm",
@@ -25,6 +25,17 @@ METRICS_KEYS = (
     "step_time_s",
     "tokens_per_second",
     "comm_bytes",
+)
+METRICS_KEYS = (
+    *_FIRST_KEYS,
+    "epoch",
+    "global_batch_size",
+    "padding",
+    "lane_imbalance",
+    "lane_token_imbalance",
+    "loader_wait_s",
+    "eval_loss",
+    "eval_tokens",
 )
 
 _ROW_START = b'{"step": '
@@ -65,6 +76,6 @@ def _step_of(line: bytes) -> float | None:
         row = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(row, dict) or not set(METRICS_KEYS) <= set(row) or not isinstance(row["step"], int):
+    if not isinstance(row, dict) or not set(_FIRST_KEYS) <= set(row) or not isinstance(row["step"], int):
         return None
     return row["step"]

@@ -3,68 +3,100 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from rankloom.comm import Communicator
-from rankloom.data import Counts, GlobalStream
+from rankloom.data import Counts, Dealer, GlobalStream
 from rankloom.train.worker import StepOutcome
 
 __all__ = ["Accounting"]
 
+NOTHING = Counts(0, 0, 0, 0)
+
 
 class Accounting:
-    """Follows a run from its first step on. ``comm`` tells the bytes of this rank."""
+    """Follows a run from its first step on. ``comm`` tells the bytes of this rank, ``dealer`` who trains on
+    what; ``consumed`` is what was counted before that step."""
 
-    def __init__(self, stream: GlobalStream, comm: Communicator) -> None:
+    def __init__(
+        self, stream: GlobalStream, comm: Communicator, *, dealer: Dealer, consumed: Counts = NOTHING
+    ) -> None:
         self._stream = stream
         self._comm = comm
-        self._consumed = Counts(0, 0, 0, 0)
+        self._dealer = dealer
+        self.consumed = consumed
         self._losses: list[float] = []
         self._num_skipped = 0
         self._step = 0
-        self._batch = Counts(0, 0, 0, 0)
+        self._batch = NOTHING
+        self._num_rows = 0  # of the step, with its fillers
+        self._slots = self._filled = self._num_fillers = self._num_dropped = 0
+        self._wait_s = 0.0
         self._since = self._started = time.perf_counter()
         self._bytes_before: dict[str, int] = {}
 
-    def begin(self, step: int) -> int:
-        """Starts step ``step`` (from 1); returns the rows consumed once it is done, which set its learning
+    def begin(self, step: int) -> Counts:
+        """Starts step ``step`` (from 1); returns what is consumed once it is done, which sets its learning
         rate."""
         self._step = step
         self._since = time.perf_counter()
         self._bytes_before = self._comm.bytes_sent()
-        self._batch = self._stream.counts(step - 1)
-        self._consumed = Counts(*(a + b for a, b in zip(self._consumed, self._batch, strict=True)))
-        return self._consumed.rows
+        rows = self._stream.batch(step - 1)
+        self._num_rows = len(rows)
+        self._batch = self._stream.counts_of(rows)
+        self.consumed = Counts(*(a + b for a, b in zip(self.consumed, self._batch, strict=True)))
+        return self.consumed
 
     def end(self, outcome: StepOutcome, *, lr: float) -> dict[str, object]:
-        """The metrics row of the step."""
+        """The metrics row of the step, without an evaluation."""
+        elapsed = time.perf_counter() - self._since
+        sent = self._comm.bytes_sent()
         self._losses.append(outcome.loss)
         self._num_skipped += not outcome.finite
-        elapsed = time.perf_counter() - self._since
+        slots = self._num_rows * self._stream.max_seq_length
+        self._slots, self._filled = self._slots + slots, self._filled + self._batch.tokens
+        self._num_fillers += self._num_rows - self._batch.rows
+        self._num_dropped += self._stream.dropped_after(self._step - 1)
+        self._wait_s += outcome.loader_wait_s
+        imbalance = self._dealer.imbalance(self._stream.batch(self._step - 1))
         return {
             "step": self._step,
             "loss": outcome.loss,
             "grad_norm": outcome.grad_norm,
             "lr": lr,
-            "consumed_samples": self._consumed.rows,
-            "consumed_chats": self._consumed.chats,
-            "consumed_tokens": self._consumed.tokens,
+            "consumed_samples": self.consumed.rows,
+            "consumed_chats": self.consumed.chats,
+            "consumed_tokens": self.consumed.tokens,
             "valid_tokens": outcome.valid_tokens,
             "step_time_s": elapsed,
             "tokens_per_second": self._batch.tokens / elapsed,
-            "comm_bytes": {
-                name: sent - self._bytes_before[name] for name, sent in self._comm.bytes_sent().items()
-            },
+            "comm_bytes": {name: number - self._bytes_before[name] for name, number in sent.items()},
+            "epoch": self._stream.epochs_after(self._step - 1),
+            "global_batch_size": self._num_rows,
+            "padding": 1 - self._batch.tokens / slots,
+            "lane_imbalance": imbalance.work,
+            "lane_token_imbalance": imbalance.tokens,
+            "loader_wait_s": outcome.loader_wait_s,
+            "eval_loss": None,
+            "eval_tokens": None,
         }
 
-    def summary(self) -> dict[str, object]:
-        """The run so far."""
+    def summary(self, left_out: Mapping[str, int]) -> dict[str, object]:
+        """The run so far; ``left_out``: records that are not in the data, by reason."""
         return {
             "steps": len(self._losses),
             "skipped_steps": self._num_skipped,
             "loss_first": self._losses[0] if self._losses else None,
             "loss_last": self._losses[-1] if self._losses else None,
-            "consumed_samples": self._consumed.rows,
-            "consumed_chats": self._consumed.chats,
-            "consumed_tokens": self._consumed.tokens,
+            "consumed_samples": self.consumed.rows,
+            "consumed_chats": self.consumed.chats,
+            "consumed_tokens": self.consumed.tokens,
+            "valid_tokens": self.consumed.valid_tokens,
+            "epochs": self._stream.epochs_after(self._step - 1) if self._losses else 0.0,
+            "padding": 1 - self._filled / self._slots if self._slots else 0.0,
+            "filler_rows": self._num_fillers,
+            "dropped_rows": self._num_dropped,
+            "records_left_out": dict(left_out),
+            "loader_wait_s": self._wait_s,
             "time_s": time.perf_counter() - self._started,
         }

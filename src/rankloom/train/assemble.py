@@ -18,7 +18,8 @@ from rankloom.check import model_config_place
 from rankloom.comm import Activity, Communicator
 from rankloom.config import ResolvedConfig
 from rankloom.config.examine import Examined
-from rankloom.data import PreparedData
+from rankloom.data import GlobalStream
+from rankloom.data.prepare import PreparedData
 from rankloom.errors import RunError, UserError
 from rankloom.models import SafetensorsFolder, SeededParameters, ShardedModel, fill
 from rankloom.optim import LearningRate, ShardedAdamW
@@ -174,23 +175,39 @@ def _decay_rule(resolved: ResolvedConfig, plan: ModelPlan) -> Callable[[Placemen
     return lambda placement: not any(fnmatchcase(placement.name, glob) for glob in globs)
 
 
-def learning_rate(resolved: ResolvedConfig, *, max_steps: int) -> LearningRate:
-    """The schedule; ``schedule.decay_samples`` left open is all samples of the run."""
+def learning_rate(resolved: ResolvedConfig, stream: GlobalStream, *, max_steps: int) -> LearningRate:
+    """The schedule; its end left open is all samples, or tokens, of the run.
+
+    Raises UserError where a schedule over tokens turns out to be shorter than its parts.
+    """
     section = resolved.schedule
+    warmup, whole, wsd = section.parts
+    if whole is None and section.decay != "constant":
+        samples = section.unit == "samples"
+        whole = stream.batch_sizes.samples_of(max_steps) if samples else stream.tokens_through(max_steps)
+        if not samples and warmup + (wsd or 0) > whole:
+            raise UserError(
+                f"schedule.warmup_tokens {warmup}{f' + schedule.wsd_decay_tokens {wsd}' if wsd else ''} is "
+                f"larger than the run's {whole} tokens; set schedule.decay_tokens, or train longer "
+                f"({resolved.where('schedule.warmup_tokens', 'schedule.wsd_decay_tokens')})"
+            )
     return LearningRate(
         peak=resolved.optimizer.lr,
         minimum=section.min_lr,
         decay=section.decay,
-        warmup_samples=section.warmup_samples,
-        decay_samples=section.decay_samples or max_steps * resolved.train.global_batch_size,
+        warmup_samples=warmup,
+        decay_samples=whole or 0,
+        wsd_decay_samples=wsd or 0,
+        unit=section.unit,
     )
 
 
-def step_shape(resolved: ResolvedConfig) -> StepShape:
-    """What one step works on, for the plan of its collectives."""
+def step_shape(resolved: ResolvedConfig, *, num_microbatches: int | None = None) -> StepShape:
+    """What one step works on, for the plan of its collectives; ``num_microbatches`` of a step with another
+    batch size than the last ones have."""
     return StepShape(
         micro_batch_size=resolved.train.micro_batch_size,
-        num_microbatches=resolved.batch.num_microbatches,
+        num_microbatches=num_microbatches or resolved.batch.num_microbatches,
         sequence_length=resolved.data.max_seq_length,
         element_size=2 if resolved.model.dtype == "bfloat16" else 4,
         gradient_checkpointing=resolved.train.gradient_checkpointing,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import IO, Self, cast
 
@@ -17,8 +17,11 @@ from rankloom.train.streams import LossyStream
 __all__ = ["SUMMARY_KEYS", "ConsoleReporter"]
 
 # steps: of this run (not those before a resume). skipped_steps: those of them that updated nothing, since the
-# loss or the gradient was not finite. loss_first, loss_last: of the first and last of them. consumed_*:
-# cumulative, as in the metrics. time_s: of these steps. model, metrics: where they are.
+# loss or the gradient was not finite. loss_first, loss_last: of the first and last of them. consumed_*,
+# valid_tokens, epochs: cumulative. padding: the part of all rows that holds no token. filler_rows,
+# dropped_rows: empty rows of last batches, and rows of batches that were dropped. records_left_out: by
+# reason. loader_wait_s: that steps waited for the first lane's rows. eval_loss, eval_tokens: of the last
+# step, or None. time_s: of these steps. model, metrics: where they are.
 SUMMARY_KEYS = (
     "steps",
     "skipped_steps",
@@ -27,10 +30,20 @@ SUMMARY_KEYS = (
     "consumed_samples",
     "consumed_chats",
     "consumed_tokens",
+    "valid_tokens",
+    "epochs",
+    "padding",
+    "filler_rows",
+    "dropped_rows",
+    "records_left_out",
+    "loader_wait_s",
+    "eval_loss",
+    "eval_tokens",
     "time_s",
     "model",
     "metrics",
 )
+ROW_COUNTS = (("filler_rows", "empty fillers"), ("dropped_rows", "dropped"))
 _NUM_PLAIN_LINES = 20  # about so many lines for the steps of a run that is not shown on a terminal,
 _LONGEST_SILENCE_S = 30.0  # and more where steps are slow
 
@@ -91,9 +104,13 @@ class ConsoleReporter:
         step = metrics["step"]
         assert isinstance(step, int)
         facts = _facts(metrics)
+        if metrics.get("eval_loss") is not None:
+            facts += f"  eval loss {metrics['eval_loss']:.4f}"
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=step, facts=facts)
-        elif self._deserves_a_line(step):
+            if metrics.get("eval_loss") is not None:
+                self._print(f"step {step}/{self._max_steps}  {facts}")
+        elif self._deserves_a_line(step) or metrics.get("eval_loss") is not None:
             self._last_line_at = time.monotonic()
             self._print(f"step {step}/{self._max_steps}  {facts}")
 
@@ -147,10 +164,26 @@ def _summary_lines(summary: Mapping[str, object]) -> list[str]:
         because = f", {skipped:,} of them skipped because loss or gradient were not finite" if skipped else ""
         lines.append(f"trained {steps:,} steps in {time_s:,.1f} s{because}")
         lines.append(f"loss     {summary['loss_first']:.4f} -> {summary['loss_last']:.4f}")
+    if summary.get("eval_loss") is not None:
+        lines.append(f"eval     {summary['eval_loss']:.4f} over {summary['eval_tokens']:,} tokens")
+    lines += _count_lines(summary)
+    known = {*SUMMARY_KEYS} - {"model", "metrics"}
+    lines += [f"{key:<8} {value}" for key, value in summary.items() if key not in known and value]
+    return lines
+
+
+def _count_lines(summary: Mapping[str, object]) -> Iterator[str]:
     if "consumed_samples" in summary:
         counts = (("samples", "rows"), ("chats", "chats"), ("tokens", "tokens"))
         seen = [f"{summary[f'consumed_{k}']:,} {name}" for k, name in counts if f"consumed_{k}" in summary]
-        lines.append(f"seen     {', '.join(seen)}")
-    known = {*SUMMARY_KEYS} - {"model", "metrics"}
-    lines += [f"{key:<8} {value}" for key, value in summary.items() if key not in known]
-    return lines
+        epochs = f" in {summary['epochs']:.2f} epochs" if "epochs" in summary else ""
+        yield f"seen     {', '.join(seen)}{epochs}"
+    if "padding" in summary:
+        padding = f"{summary['padding']:.1%} padding"
+        wasted = [f"{summary[key]:,} {words}" for key, words in ROW_COUNTS if summary.get(key)]
+        yield f"rows     {', '.join([padding, *wasted])}"
+    if summary.get("steps") and "loader_wait_s" in summary:
+        wait_s, time_s = summary["loader_wait_s"], summary["time_s"]
+        assert isinstance(wait_s, float)
+        assert isinstance(time_s, float)
+        yield f"waited   {wait_s:.2f} s for rows, {wait_s / time_s:.2%} of the time"

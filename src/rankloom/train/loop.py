@@ -11,16 +11,17 @@ import torch.distributed as dist
 
 from rankloom.comm import Activity, Communicator
 from rankloom.config import ResolvedConfig
-from rankloom.data import PreparedData, prepare
+from rankloom.data.facts import left_out
+from rankloom.data.prepare import PreparedData, prepare
 from rankloom.errors import RunError
-from rankloom.models import ShardedModel
-from rankloom.plan import ModelPlan
 from rankloom.plan.exported import model_folder
 from rankloom.train.accounting import Accounting
 from rankloom.train.assemble import build_model, build_optimizer, connect, learning_rate, model_plan
-from rankloom.train.metrics import MetricsFile
+from rankloom.train.evaluator import Evaluator, evaluation_rows, is_due
+from rankloom.train.facts import evaluation_facts, lane_facts, replaced_facts, run_facts
 from rankloom.train.nonfinite import write_report
 from rankloom.train.reporting import Reporter
+from rankloom.train.sinks import Sink, open_sinks
 from rankloom.train.worker import StepOutcome, Worker
 
 __all__ = ["run_connected", "run_rank"]
@@ -67,12 +68,23 @@ def run_connected(
         worker.verify_data(0)
     max_steps = resolved.train.max_steps or data.stream.num_steps(resolved.train.epochs or 0)
     folder = model_folder(resolved.checkpoint.dir)
+    evaluated = evaluation_rows(resolved, data, worker.loader)
     for fact in [
-        *_facts(resolved, plan, data, model),
-        *_replaced(Path(str(resolved.logging.metrics)), folder),
+        *run_facts(resolved, plan, data, model),
+        *lane_facts(worker.loader, max_steps=max_steps),
+        *evaluation_facts(evaluated, every=resolved.train.eval_every),
+        *replaced_facts(Path(str(resolved.logging.metrics)), folder),
     ]:
         reporter.note(fact)
-    summary = _train(resolved, worker, comm, data, reporter=reporter, max_steps=max_steps)
+    evaluator = None
+    if evaluated is not None:
+        evaluator = Evaluator(evaluated, comm, delivery=worker.delivery, model=model)
+    try:
+        summary = _train(
+            resolved, worker, comm, data, evaluator=evaluator, reporter=reporter, max_steps=max_steps
+        )
+    finally:
+        worker.close()
     worker.verify_copies()
     worker.export(folder)
     activity.phase = "end: the model is written"
@@ -94,82 +106,66 @@ class _Phases:
         self._reporter.phase(name, time.monotonic() - since)
 
 
-def _facts(resolved: ResolvedConfig, plan: ModelPlan, data: PreparedData, model: ShardedModel) -> list[str]:
-    layout, spec = resolved.layout, plan.spec
-    stored = plan.parameter_bytes(model.small.stored.element_size())
-    facts = [
-        *resolved.notes,
-        *data.facts,
-        f"model: {spec.family}, {spec.num_parameters:,} parameters; a rank stores {stored:,} bytes of them",
-        f"layout: {layout.world_size} ranks; weights cut {layout.tensor_parallel_num_weight_shards} ways, "
-        f"{layout.num_weight_replicas} copies; {layout.batch_parallel_size} lanes, each sequence cut "
-        f"{layout.runtime_context_parallel_size} ways",
-    ]
-    longest = getattr(model.config, "max_position_embeddings", None)
-    if longest is not None and longest < resolved.data.max_seq_length:
-        facts.append(
-            f"data.max_seq_length {resolved.data.max_seq_length} is more than the model's "
-            f"max_position_embeddings {longest}"
-        )
-    return facts
-
-
-def _replaced(*paths: Path) -> list[str]:
-    """This run starts at step 1; what an earlier one left in the same place does not stay."""
-    return [f"{path} is of an earlier run and will be replaced" for path in paths if path.exists()]
-
-
 def _train(
     resolved: ResolvedConfig,
     worker: Worker,
     comm: Communicator,
     data: PreparedData,
     *,
+    evaluator: Evaluator | None,
     reporter: Reporter,
     max_steps: int,
 ) -> dict[str, object]:
     """All steps; metrics are written by the first rank."""
-    rate = learning_rate(resolved, max_steps=max_steps)
-    accounting = Accounting(data.stream, comm)
+    rate = learning_rate(resolved, data.stream, max_steps=max_steps)
+    accounting = Accounting(data.stream, comm, dealer=worker.loader.dealer)
     activity = comm.activity
     activity.phase = "start-up: opening the metrics file"
-    metrics = MetricsFile(str(resolved.logging.metrics)) if comm["world"].index == 0 else None
+    sinks: list[Sink] = open_sinks(resolved) if comm["world"].index == 0 else []
+    worker.read_ahead(first=0, last=max_steps - 1)
     reporter.start(max_steps=max_steps, first_step=1)
+    row: dict[str, object] = {}
     for step in range(1, max_steps + 1):
-        lr = rate.at(accounting.begin(step))
+        consumed = accounting.begin(step)
+        lr = rate.at(consumed.tokens if rate.unit == "tokens" else consumed.rows)
         outcome = worker.step(step - 1, lr=lr)
         row = accounting.end(outcome, lr=lr)
-        if metrics is not None:
-            activity.phase = f"step {step}: writing metrics"
-            metrics.write(row)
+        stops = not outcome.finite and resolved.train.on_nonfinite == "stop"
+        due = is_due(step, every=resolved.train.eval_every, max_steps=max_steps)
+        if evaluator is not None and due and not stops:
+            evaluation = evaluator.evaluate(f"after step {step}")
+            row |= {"eval_loss": evaluation.loss, "eval_tokens": evaluation.tokens}
+        activity.phase = f"step {step}: writing metrics"
+        for sink in sinks:
+            sink.write(row)
         reporter.step(row)
         if not outcome.finite:
             activity.phase = f"step {step}: reporting that it is not finite"
-            message = _not_finite(resolved, outcome, data, step=step, first=metrics is not None)
+            message = _not_finite(resolved, outcome, data, worker, step=step, first=bool(sinks))
             worker.meet("the report of a step")  # who stops must not take down the one that writes
-            if resolved.train.on_nonfinite == "stop":
+            if stops:
                 raise RunError(f"{message}; train.on_nonfinite: skip would go on without this step")
             reporter.note(message)
     activity.phase = "end: closing the metrics file"
-    if metrics is not None:
-        metrics.close()
-    return accounting.summary()
+    for sink in sinks:
+        sink.close()
+    ending = {name: row.get(name) for name in ("eval_loss", "eval_tokens")}
+    return {**accounting.summary(data.dataset.skipped), **ending, "left out": left_out(data.dataset)}
 
 
 def _not_finite(
-    resolved: ResolvedConfig, outcome: StepOutcome, data: PreparedData, *, step: int, first: bool
+    resolved: ResolvedConfig,
+    outcome: StepOutcome,
+    data: PreparedData,
+    worker: Worker,
+    *,
+    step: int,
+    first: bool,
 ) -> str:
     """The first rank writes which records were trained on. Returns what happened, in words."""
     folder = Path(resolved.checkpoint.dir) / "nonfinite"
     if first:
-        write_report(
-            folder,
-            outcome,
-            data,
-            step=step,
-            num_lanes=resolved.layout.batch_parallel_size,
-            micro_batch_size=resolved.train.micro_batch_size,
-        )
+        write_report(folder, outcome, data, dealer=worker.loader.dealer, step=step)
     lanes = ", ".join(map(str, outcome.bad_lanes))
     fault = f"not finite in lanes {lanes}" if lanes else "no lane's loss is at fault"
     return (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rankloom.data import PreparedData
-from rankloom.data.lanes import deal
+from rankloom.data import Dealer
+from rankloom.data.prepare import PreparedData
 from rankloom.errors import RunError
 from rankloom.train.worker import StepOutcome
 
@@ -18,16 +18,13 @@ def write_report(
     outcome: StepOutcome,
     data: PreparedData,
     *,
+    dealer: Dealer,
     step: int,
-    num_lanes: int,
-    micro_batch_size: int,
 ) -> Path:
     """Writes ``step-N.json`` into ``folder`` and returns its path. Lanes with a loss that is not finite are
     marked; where only the gradient is not, no lane is, since gradients are already summed over lanes."""
-    rows = data.stream.batch(step - 1)
     lanes = []
-    for lane in range(num_lanes):
-        dealt = deal(rows, lane=lane, num_lanes=num_lanes, micro_batch_size=micro_batch_size)
+    for lane, dealt in enumerate(dealer.lanes(data.stream.batch(step - 1))):
         lanes.append(
             {
                 "lane": lane,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +12,9 @@ import torch
 
 from rankloom.comm import Activity, Communicator
 from rankloom.config import ResolvedConfig
-from rankloom.data import LaneLoader, PreparedData, Row
+from rankloom.data import LaneLoader, LaneMicrobatch, LaneReader
 from rankloom.data.delivery import Delivery, check_lanes
-from rankloom.data.lanes import deal
+from rankloom.data.prepare import PreparedData
 from rankloom.errors import RunError
 from rankloom.models import Rows, ShardedModel, export, verify_copies
 from rankloom.optim import ShardedAdamW
@@ -22,14 +24,15 @@ __all__ = ["StepOutcome", "Worker"]
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """One optimizer step, equal on all ranks. ``loss`` is before the update, ``grad_norm`` before clipping;
-    where one of them is not finite nothing was updated and ``bad_lanes`` names the lanes whose own loss is
-    not."""
+    """One optimizer step, equal on all ranks but for ``loader_wait_s``: seconds that this rank waited for its
+    lane's rows to be read. ``loss`` is before the update, ``grad_norm`` before clipping; where one of them is
+    not finite nothing was updated and ``bad_lanes`` names the lanes whose own loss is not."""
 
     loss: float
     grad_norm: float
     valid_tokens: int
     bad_lanes: tuple[int, ...] = ()
+    loader_wait_s: float = 0.0
 
     @property
     def finite(self) -> bool:
@@ -54,29 +57,33 @@ class Worker:
         self._model = model
         self._optimizer = optimizer
         self._activity = activity
-        self._micro_batch_size = resolved.train.micro_batch_size
-        self._lane = resolved.layout.lane(comm.rank)
-        self._num_lanes = resolved.layout.batch_parallel_size
-        self._delivery = Delivery(
-            comm, micro_batch_size=self._micro_batch_size, sequence_length=resolved.data.max_seq_length
+        self.delivery = Delivery(
+            comm,
+            micro_batch_size=resolved.train.micro_batch_size,
+            sequence_length=resolved.data.max_seq_length,
         )
-        self._loader = LaneLoader(
+        self.loader = LaneLoader(
             data.stream,
             data.dataset,
-            lane=self._lane,
-            num_lanes=self._num_lanes,
-            micro_batch_size=self._micro_batch_size,
+            lane=resolved.layout.lane(comm.rank),
+            num_lanes=resolved.layout.batch_parallel_size,
+            micro_batch_size=resolved.train.micro_batch_size,
             pad_token_id=data.pad_token_id,
+            balance=resolved.data.balance,
         )
+        self._num_workers = resolved.data.num_workers
+        self._reader: LaneReader | None = None
 
-    def rows_of_lane(self, step0: int) -> list[tuple[Row, ...]]:
-        """The rows of this rank's lane in a step (from 0), a tuple a microbatch."""
-        return deal(
-            self._data.stream.batch(step0),
-            lane=self._lane,
-            num_lanes=self._num_lanes,
-            micro_batch_size=self._micro_batch_size,
-        )
+    def read_ahead(self, *, first: int, last: int) -> None:
+        """Starts reading the rows of the steps ``first`` .. ``last`` (from 0) in the background, on the owner
+        of the lane; `close` ends it. Without this, rows are read when their step comes."""
+        if self.delivery.is_owner:
+            self._reader = LaneReader(self.loader, first=first, last=last, num_workers=self._num_workers)
+
+    def close(self) -> None:
+        """Ends what `read_ahead` started."""
+        if self._reader is not None:
+            self._reader.close()
 
     def verify_data(self, step0: int) -> None:
         """Compares the data's fingerprint and the rows of the first step over all ranks. Raises RunError."""
@@ -88,12 +95,12 @@ class Worker:
                     f"rank {rank} ({self._comm.layout.coords(rank).describe()}) has other data than rank "
                     f"{self._comm['world'].ranks[0]}: file, tokenizer or data settings differ between them"
                 )
-        rows = [row for microbatch in self.rows_of_lane(step0) for row in microbatch]
-        check_lanes(self._comm, self._data.stream, rows, lane=self._lane, step0=step0)
+        rows = [row for microbatch in self.loader.rows(step0) for row in microbatch]
+        check_lanes(self._comm, self._data.stream, rows, lane=self.loader.lane, step0=step0)
 
     def step(self, step0: int, *, lr: float) -> StepOutcome:
         """Trains on the global batch of step ``step0`` (from 0)."""
-        sums = self._accumulate(step0)
+        sums, wait_s = self._accumulate(step0)
         self._activity.phase = f"step {step0 + 1}: reducing gradients"
         total = self._comm["gtp_remat_replica"].sum_small(sums, "loss")
         loss, num_tokens = total[0].item(), int(total[1].item())
@@ -102,26 +109,34 @@ class Worker:
         divisor = max(1, num_tokens)
         self._optimizer.finish_reductions()
         norm = self._optimizer.gradient_norm(divisor)
-        outcome = StepOutcome(loss / divisor, norm, num_tokens)
+        outcome = StepOutcome(loss / divisor, norm, num_tokens, loader_wait_s=wait_s)
         if not outcome.finite:
-            return StepOutcome(outcome.loss, norm, num_tokens, self._lanes_not_finite(sums))
+            return StepOutcome(outcome.loss, norm, num_tokens, self._lanes_not_finite(sums), wait_s)
         self._activity.phase = f"step {step0 + 1}: updating parameters"
         self._optimizer.step(lr=lr, num_tokens=divisor, norm=norm)
         return outcome
 
-    def _accumulate(self, step0: int) -> torch.Tensor:
+    def _accumulate(self, step0: int) -> tuple[torch.Tensor, float]:
         """Forward and backward of all microbatches; this rank's loss sum and number of trained tokens, fp64
-        [2]."""
-        self._activity.phase = f"step {step0 + 1}: reading rows"
-        expected = self.rows_of_lane(step0)
-        read = self._loader.step(step0) if self._delivery.is_owner else [None] * len(expected)
+        [2], and the seconds that reading held it up."""
+        self._activity.phase = f"step {step0 + 1}: waiting for the rows of lane {self.loader.lane}"
+        expected = self.loader.rows(step0)
+        read, wait_s = self._read(step0, len(expected))
         sums = torch.zeros(2, dtype=torch.float64, device=self._comm.device)
         for m, (microbatch, rows) in enumerate(zip(read, expected, strict=True)):
             self._activity.phase = f"step {step0 + 1}: microbatch {m + 1} of {len(expected)}"
-            tokens = Rows(*self._delivery.deliver(microbatch, rows))
+            tokens = Rows(*self.delivery.deliver(microbatch, rows))
             loss, valid = self._model.forward_backward(tokens, first=m == 0, last=m == len(expected) - 1)
             sums += torch.stack([loss, valid.double()])
-        return sums
+        return sums, wait_s
+
+    def _read(self, step0: int, num_microbatches: int) -> tuple[Sequence[LaneMicrobatch | None], float]:
+        if not self.delivery.is_owner:
+            return [None] * num_microbatches, 0.0
+        if self._reader is not None:
+            return self._reader.take(step0)
+        since = time.perf_counter()
+        return self.loader.step(step0), time.perf_counter() - since
 
     def _lanes_not_finite(self, sums: torch.Tensor) -> tuple[int, ...]:
         flags = self._comm["world"].stack(sums[:1], "which lane is not finite").flatten().tolist()

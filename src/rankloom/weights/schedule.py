@@ -20,13 +20,20 @@ __all__ = ["GatherSchedule"]
 
 
 class GatherSchedule:
-    """Decides for all ``units`` of one model. ``training_visits`` are names of units, in the order of their
-    visits."""
+    """Decides for all ``units`` of one model. ``training_visits`` and ``evaluation_visits`` are names of
+    units, in the order of their visits; what is not told is learnt."""
 
-    def __init__(self, units: Sequence[WeightUnit], *, training_visits: Sequence[str]) -> None:
+    def __init__(
+        self,
+        units: Sequence[WeightUnit],
+        *,
+        training_visits: Sequence[str],
+        evaluation_visits: Sequence[str] = (),
+    ) -> None:
         self._units = tuple(units)
         by_name = {unit.name: unit for unit in units}
-        self._traces = {"train": [by_name[name] for name in training_visits]}
+        told = {"train": training_visits, "evaluate": evaluation_visits}
+        self._traces = {mode: [by_name[name] for name in visits] for mode, visits in told.items()}
         self._mode = ""
         self._seen: list[WeightUnit] = []
         self._expected: list[WeightUnit] = []

@@ -1,0 +1,68 @@
+"""What is said before the first step: the data, the model, the layout, and what will not be trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rankloom.config import ResolvedConfig
+from rankloom.data import LaneLoader
+from rankloom.data.evaluation import EvaluationRows
+from rankloom.data.prepare import PreparedData
+from rankloom.models import ShardedModel
+from rankloom.plan import ModelPlan
+
+__all__ = ["evaluation_facts", "lane_facts", "replaced_facts", "run_facts"]
+
+
+def run_facts(
+    resolved: ResolvedConfig, plan: ModelPlan, data: PreparedData, model: ShardedModel
+) -> list[str]:
+    """What is trained, on what, and how it is cut."""
+    layout, spec = resolved.layout, plan.spec
+    stored = plan.parameter_bytes(model.small.stored.element_size())
+    facts = [
+        *resolved.notes,
+        *data.facts,
+        f"model: {spec.family}, {spec.num_parameters:,} parameters; a rank stores {stored:,} bytes of them",
+        f"layout: {layout.world_size} ranks; weights cut {layout.tensor_parallel_num_weight_shards} ways, "
+        f"{layout.num_weight_replicas} copies; {layout.batch_parallel_size} lanes, each sequence cut "
+        f"{layout.runtime_context_parallel_size} ways",
+    ]
+    longest = getattr(model.config, "max_position_embeddings", None)
+    if longest is not None and longest < resolved.data.max_seq_length:
+        facts.append(
+            f"data.max_seq_length {resolved.data.max_seq_length} is more than the model's "
+            f"max_position_embeddings {longest}"
+        )
+    return facts
+
+
+def replaced_facts(*paths: Path) -> list[str]:
+    """This run starts at step 1; what an earlier one left in the same place does not stay."""
+    return [f"{path} is of an earlier run and will be replaced" for path in paths if path.exists()]
+
+
+def lane_facts(loader: LaneLoader, *, max_steps: int) -> list[str]:
+    """Which lanes have empty rows alone in the last step of the first epoch, where the run comes to it."""
+    stream, epoch = loader.stream, loader.stream.origin.epoch
+    step0 = stream.num_steps(epoch + 1) - 1
+    if stream.counts(step0).rows == len(stream.batch(step0)) or step0 >= max_steps:
+        return []
+    lanes = loader.dealer.lanes(stream.batch(step0))
+    idle = [
+        str(lane)
+        for lane, dealt in enumerate(lanes)
+        if all(row.is_filler for microbatch in dealt for row in microbatch)
+    ]
+    if not idle:
+        return []
+    who = f"lane {idle[0]} has" if len(idle) == 1 else f"lanes {', '.join(idle)} have"
+    return [f"last batch of epoch {epoch}: {who} empty fillers alone"]
+
+
+def evaluation_facts(rows: EvaluationRows | None, *, every: int) -> list[str]:
+    """How much is evaluated, and when."""
+    if rows is None:
+        return []
+    when = f"every {every} steps and at the end" if every else "at the end"
+    return [f"evaluation: {rows.num_records:,} records in {rows.num_rows:,} rows, {when}"]
