@@ -95,6 +95,9 @@ def test_unknown_keys_of_other_layers(refusal: Refusal, layer: str) -> None:
     assert message == f"train.max_step is not a setting; did you mean train.max_steps? ({source})"
 
 
+SOURCES = "a path, or a list of paths and {path, weight} with a weight greater than 0"
+
+
 @pytest.mark.parametrize(
     ("key", "value", "allowed"),
     [
@@ -109,8 +112,13 @@ def test_unknown_keys_of_other_layers(refusal: Refusal, layer: str) -> None:
         ("optimizer.betas", [0.9, 1.0], "a list of 2, each entry a number of at least 0 and less than 1"),
         ("optimizer.no_decay", "*.bias", "a list, each entry a text that is not empty"),
         ("data.packing", "perhaps", "true or false"),
-        ("data.train", True, "a text that is not empty, or null"),
-        ("data.train", "", "a text that is not empty, or null"),
+        ("data.train", True, f"{SOURCES}, or null"),
+        ("data.train", "", f"{SOURCES}, or null"),
+        ("data.train", [], f"{SOURCES}, or null"),
+        ("data.validation", [{"path": "a.jsonl", "weight": 0}], f"{SOURCES}, or null"),
+        ("data.train", [{"pth": "a.jsonl"}], f"{SOURCES}, or null"),
+        ("data.validation_split", 1, "a number of at least 0 and less than 1"),
+        ("data.train_on", "turns", "one of all_turns, last_turn, all"),
         ("data.cache_dir", " ", "a text that is not empty, or null"),
         ("model.path", "", "a text that is not empty, or null"),
         ("logging.metrics", "", "a text that is not empty, or null"),

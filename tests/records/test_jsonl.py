@@ -48,25 +48,38 @@ BAD_LINES: dict[str, tuple[str | bytes, str]] = {
         chat(("user", "a"), ("assistant", None)),
         "message 2 (assistant) has null as content",
     ),
-    "content is parts": (chat(("user", [{"type": "text"}])), "message 1 (user) has a list as content"),
+    "content is an image": (
+        chat(("user", [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}])),
+        'content is not text: message 1 (user) has a part of type "image_url" in its content',
+    ),
+    "content is a part without text": (
+        chat(("user", [{"type": "text"}])),
+        'message 1 (user) has a part of type "text" in its content',
+    ),
+    "content is empty parts": (chat(("user", [])), "empty content: message 1 (user)"),
     "content is blank": (chat(("user", "a"), ("assistant", " \n")), "empty content: message 2 (assistant)"),
     "no answer": (chat(("system", "a"), ("user", "b")), "no assistant turn: roles are system, user"),
     "surrogate": (chat(("user", "\ud800"), ("assistant", "b")), "unpaired surrogate: message 1 (user)"),
     "not utf-8": (GOOD.encode().replace(b"Hello", b"H\xe9llo"), "not valid UTF-8: byte 0xe9 at byte"),
     "utf-16": (GOOD.encode("utf-16"), "this looks like UTF-16"),
-    "weight": (
-        turn_with(weight=0),
-        'choosing the turns to train is not supported: message 2 (assistant) has "weight" 0; every',
+    "half a weight": (
+        turn_with(weight=0.5),
+        'wrong choice of what to train: message 2 (assistant) has "weight" 0.5, expected 1 or 0',
     ),
-    "half a weight": (turn_with(weight=0.5), 'message 2 (assistant) has "weight" 0.5'),
-    "not to be trained": (turn_with(train=False), 'message 2 (assistant) has "train" false'),
-    "parts to be trained": (turn_with(train_detail=[{"begin_offset": 0}]), 'has "train_detail" [{'),
+    "a weight in words": (turn_with(weight=True), 'has "weight" true, expected 1 or 0'),
+    "train as a number": (turn_with(train=0), 'has "train" 0, expected true or false'),
+    "two choices": (turn_with(train=True, weight=0), 'message 2 (assistant): "train" and "weight" disagree'),
+    "a question to be trained": (
+        '{"messages": [{"role": "user", "content": "a", "train": true}]}',
+        'message 1 (user) has "train" true; only turns of the assistant are chosen',
+    ),
+    "parts to be trained": (turn_with(train_detail=[{"begin_offset": 0}]), 'has "train_detail"'),
     "reasoning": (
         turn_with(reasoning_content="hm"),
-        'more than role and content is not supported: message 2 (assistant) has "reasoning_content"',
+        'more than text and tool calls is not supported: message 2 (assistant) has "reasoning_content"',
     ),
-    "name": (turn_with(name="Ann"), 'message 2 (assistant) has "name"'),
-    "tools": ('{"tools": [1], "messages": []}', 'tool calls are not supported: found "tools"'),
+    "refusal": (turn_with(refusal="no"), 'message 2 (assistant) has "refusal"'),
+    "name": (turn_with(name=3), '"name" is not text: message 2 (assistant) has a number there'),
 }
 
 
@@ -128,7 +141,9 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 def test_a_folder(tmp_path: Path) -> None:
     for read in (load_records, source_identity):
-        with pytest.raises(UserError, match=r"is a folder; data\.train names one JSON Lines file"):
+        with pytest.raises(
+            UserError, match=r"is a folder that Hugging Face datasets did not save .*\*\.jsonl"
+        ):
             read(str(tmp_path))
 
 

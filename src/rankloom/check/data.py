@@ -1,9 +1,8 @@
-"""The data file of a job: its first problems, with their lines."""
+"""The data of a job: the first problems of each file, with their lines."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,87 +10,125 @@ from rankloom.config.examine import Examined
 from rankloom.config.findings import Finding
 from rankloom.config.schema import DataSection
 from rankloom.errors import UserError
-from rankloom.records import PYTHON_DOCS
-from rankloom.records.jsonl import nothing_left, scan_jsonl, short_path
+from rankloom.records import PYTHON_DOCS, DataFile, Sources, Tally, data_files
+from rankloom.records.jsonl import Bound
+from rankloom.records.reading import bad_line, nothing_left, scan_file
 from rankloom.records.record import BadRecordError
+from rankloom.records.source import short_path, source_weights
 
 __all__ = ["LARGEST_READ_BYTES", "check_data"]
 
 LARGEST_READ_BYTES = 64 * 2**20  # of a larger file the beginning is read
+MOST_ROWS = 10_000  # of a table
+MAX_FILES = 8  # of a longer list the first are read
 MAX_SHOWN = 5
-TRAIN, BAD_RECORDS = "data.train", "data.bad_records"
+TRAIN, VALIDATION, BAD_RECORDS = "data.train", "data.validation", "data.bad_records"
 
 
 @dataclass
 class _Seen:
-    """What reading a file met: usable records, bad lines by reason, and the refusals of the first of them."""
+    """What reading a file met: usable records, bad ones by reason, and the refusals of the first of them."""
 
+    file: DataFile
     num_records: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-    first_lines: dict[str, int] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
     refusals: list[str] = field(default_factory=list)
+    cut: bool = False
 
 
 def check_data(examined: Examined) -> Iterator[Finding]:
-    """Findings about ``data.train``: bad lines are errors, or warnings where they are to be skipped."""
+    """Findings about ``data.train`` and ``data.validation``: bad records are errors, or warnings where they
+    are to be skipped."""
     section = examined.get(DataSection)
-    if section is None or section.train in (None, PYTHON_DOCS):
+    if section is None:
         return
-    file, skips = Path(str(section.train)), section.bad_records == "skip"
-    where = examined.where(TRAIN)
+    yield from _settings(section, examined)
+    for key, sources in ((TRAIN, section.train), (VALIDATION, section.validation)):
+        if sources is not None:
+            yield from _files(key, sources, skips=section.bad_records == "skip", where=examined.where(key))
+
+
+def _settings(section: DataSection, examined: Examined) -> Iterator[Finding]:
+    if section.validation is None:
+        return
+    if section.validation_split:
+        message = (
+            f"data.validation_split {section.validation_split:g} and data.validation are both set; use one"
+        )
+        keys = (VALIDATION, "data.validation_split")
+        yield Finding("error", "data", message, keys, examined.where(*keys))
+    if any(weight != 1 for weight in source_weights(section.validation)):
+        message = "data.validation has weights; every validation record is evaluated once, remove them"
+        yield Finding("error", "data", message, (VALIDATION,), examined.where(VALIDATION))
+
+
+def _files(key: str, sources: Sources, *, skips: bool, where: str) -> Iterator[Finding]:
     try:
-        seen = _read(file)
+        files = [file for file in data_files(sources, key=key) if file.kind != PYTHON_DOCS]
     except UserError as error:
-        yield Finding("error", "data", str(error), (TRAIN,), where)
+        yield Finding("error", "data", str(error), (key,), where)
         return
-    if seen.num_records == 0 and (skips or not seen.reasons):
-        message = nothing_left(file, seen.reasons, seen.first_lines)
-        yield Finding("error", "data", message, (TRAIN,), where)
-    elif seen.reasons and skips:
-        yield Finding("warning", "data", _skipped(file, seen), (TRAIN, BAD_RECORDS), where)
+    for file in files[:MAX_FILES]:
+        try:
+            seen = _read(file)
+        except UserError as error:
+            yield Finding("error", "data", str(error), (key,), where)
+            continue
+        yield from _findings(seen, key, skips=skips, where=where)
+    if len(files) > MAX_FILES:
+        message = f"{key}: the first {MAX_FILES} of {len(files)} files were looked at"
+        yield Finding("note", "data", message, (key,), where)
+
+
+def _findings(seen: _Seen, key: str, *, skips: bool, where: str) -> Iterator[Finding]:
+    if seen.num_records == 0 and (skips or not seen.tally.skipped):
+        yield Finding("error", "data", nothing_left(seen.file, seen.tally), (key,), where)
+    elif seen.tally.skipped and skips:
+        yield Finding("warning", "data", _skipped(seen), (key, BAD_RECORDS), where)
     else:
-        yield from (Finding("error", "data", line, (TRAIN,), where) for line in _listed(file, seen))
-    size = file.stat().st_size
-    if size > LARGEST_READ_BYTES:
-        read = f"the first {LARGEST_READ_BYTES / 2**20:.3g} of {size / 2**20:.3g} MiB were looked at"
-        yield Finding("note", "data", f"{short_path(file)}: {read}", (TRAIN,), where)
+        yield from (Finding("error", "data", line, (key,), where) for line in _listed(seen))
+    if seen.cut:
+        yield Finding("note", "data", _looked_at(seen.file), (key,), where)
 
 
-def _read(file: Path) -> _Seen:
-    seen = _Seen()
-    if _is_special(file):  # a pipe would be empty when training reads it
-        raise UserError(f"{short_path(file)}: is no regular file; data.train names one JSON Lines file")
-    for line, found in scan_jsonl(file, limit_bytes=LARGEST_READ_BYTES):
+def _read(file: DataFile) -> _Seen:
+    seen = _Seen(file)
+    bound = Bound(LARGEST_READ_BYTES, MOST_ROWS)
+    for number, found in scan_file(file, bound=bound):
         if not isinstance(found, BadRecordError):
             seen.num_records += 1
             continue
-        seen.reasons[found.reason] += 1
-        seen.first_lines.setdefault(found.reason, line)
+        seen.tally.add(found.reason, file, number)
         if len(seen.refusals) < MAX_SHOWN:
-            seen.refusals.append(f"{short_path(file)}, line {line}: {found}")
+            seen.refusals.append(bad_line(file, number, found))
+    seen.cut = bound.reached
     return seen
 
 
-def _is_special(file: Path) -> bool:
-    try:
-        return file.exists() and not (file.is_file() or file.is_dir())
-    except OSError:  # reading it says what is wrong
-        return False
+def _looked_at(file: DataFile) -> str:
+    name = short_path(file.name)
+    if file.kind != "lines":
+        return f"{name}: the first {MOST_ROWS:,} rows were looked at"
+    first = LARGEST_READ_BYTES // 2**20
+    if file.path.endswith((".gz", ".zst")):
+        return f"{name}: the first {first} MiB of its text were looked at"
+    size = Path(file.path).stat().st_size
+    return f"{name}: the first {first} MiB of {size // 2**20} MiB were looked at"
 
 
-def _listed(file: Path, seen: _Seen) -> list[str]:
-    left_out = seen.reasons.total() - len(seen.refusals)
-    lines = list(seen.refusals)
-    if left_out:
-        lines.append(f"{short_path(file)}: {left_out} more bad line{'s' * (left_out > 1)}")
-    which = "it, or leave it out" if len(lines) == 1 else "them, or leave them out"
-    return [*lines[:-1], *(f"{line}; mend {which} with data.bad_records skip" for line in lines[-1:])]
+def _listed(seen: _Seen) -> Sequence[str]:
+    left_out = seen.tally.skipped.total() - len(seen.refusals)
+    more = f"{short_path(seen.file.name)}: {left_out} more bad {seen.file.unit}s"
+    return [*seen.refusals, *[more] * (left_out > 0)]
 
 
-def _skipped(file: Path, seen: _Seen) -> str:
+def _skipped(seen: _Seen) -> str:
+    unit = seen.file.unit
     reasons = ", ".join(
-        f"{count} {reason} (first at line {seen.first_lines[reason]})"
-        for reason, count in seen.reasons.most_common()
+        f"{count} because: {reason} (first at {unit} {seen.tally.first[reason][1]})"
+        for reason, count in seen.tally.skipped.most_common()
     )
-    lines = seen.reasons.total()
-    return f"{short_path(file)}: {lines} of {lines + seen.num_records} lines will be skipped: {reasons}"
+    bad = seen.tally.skipped.total()
+    return (
+        f"{short_path(seen.file.name)}: {bad} of {bad + seen.num_records} {unit}s will be skipped, {reasons}"
+    )

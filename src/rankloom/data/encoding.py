@@ -3,88 +3,220 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from rankloom.data.dataset import Encoded
+from rankloom.data.literal import LiteralText
 from rankloom.data.template import ChatTemplate, Span
 from rankloom.errors import UserError
 from rankloom.records import ChatRecord
 from rankloom.records.record import BadRecordError
 
-__all__ = ["encode_records"]
+__all__ = ["ChatEncoder", "Tokens", "encode_records"]
 
 BATCH_RECORDS = 256
+BATCH_CHARS = 2**20  # a batch ends with the record that reaches it
+
+Tokens = tuple[NDArray[np.int32], NDArray[np.bool_]]  # ids [T], trained [T]
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A rendered chat; ``literal``: the special token that a message spells, then the text is respelled."""
+
+    text: str
+    spans: list[Span]
+    literal: str | None = None
+
+
+class ChatEncoder:
+    """Chats to tokens with one tokenizer, its template and one choice of what is trained.
+
+    Args:
+        tokenizer: a fast tokenizer with a chat template.
+        name: what messages call the tokenizer.
+        train_on: see `ChatTemplate`.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, name: str, train_on: str = "all_turns") -> None:
+        self.template = ChatTemplate(tokenizer, name=name, train_on=train_on)
+        self._literal = LiteralText(tokenizer, self.template)
+        self._backend: Tokenizer = tokenizer.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+
+    def render(self, record: ChatRecord) -> Rendered:
+        """The text of a chat. Raises BadRecordError: see `ChatTemplate.spans` and `LiteralText.respell`."""
+        messages, tools = record.messages, record.tools
+        text, spans = self.template.spans(messages, tools)
+        token = self._literal.spelled_in(messages, tools)
+        if token is None:
+            return Rendered(text, spans)
+        respelled = self._literal.respell(messages, tools, text, spans, token=token)
+        return Rendered(respelled.text, respelled.spans, token)
+
+    def tokenize(self, rendered: Sequence[Rendered]) -> list[Tokens | BadRecordError]:
+        """The tokens of each chat: a token is trained when it overlaps a trained span of the text."""
+        plain = [each.text for each in rendered if each.literal is None]
+        encodings = iter(
+            self._backend.encode_batch(plain, add_special_tokens=False)
+        )  # the template wrote them
+        return [
+            self._tokens(next(encodings), e) if e.literal is None else self._of_literal(e) for e in rendered
+        ]
+
+    def _of_literal(self, rendered: Rendered) -> Tokens | BadRecordError:
+        copy = self._literal.copy
+        assert copy is not None, "such a chat is refused when it is rendered"
+        assert rendered.literal is not None
+        encoding = copy.encode(rendered.text, add_special_tokens=False)
+        try:
+            self._literal.check(encoding, rendered.text, token=rendered.literal)
+        except BadRecordError as problem:
+            return problem
+        return self._tokens(encoding, rendered)
+
+    @staticmethod
+    def _tokens(encoding: Encoding, rendered: Rendered) -> Tokens:
+        return np.asarray(encoding.ids, dtype=np.int32), trained_tokens(encoding, rendered.spans)
+
+
+@dataclass
+class _Totals:
+    records: int = 0
+    tokens: int = 0
+    trained: int = 0
+    source: str = "the data"
+
+    def add(self, encoded: Encoded) -> None:
+        self.records += 1
+        self.tokens += len(encoded[1])
+        self.trained += int(np.count_nonzero(encoded[2]))
+
+
+@dataclass
+class _Batch:
+    records: list[ChatRecord] = field(default_factory=list)
+    rendered: list[Rendered] = field(default_factory=list)
+    num_chars: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.records) >= BATCH_RECORDS or self.num_chars >= BATCH_CHARS
+
+    def add(self, record: ChatRecord, rendered: Rendered) -> None:
+        self.records.append(record)
+        self.rendered.append(rendered)
+        self.num_chars += len(rendered.text)
 
 
 def encode_records(
-    records: Sequence[ChatRecord],
+    records: Iterable[ChatRecord],
     tokenizer: PreTrainedTokenizerBase,
     *,
     name: str,
     skipped: Counter[str],
     bad_records: str = "error",
+    train_on: str = "all_turns",
 ) -> Iterator[Encoded]:
     """Yields ``(record, ids [T], trained [T])`` in order; trained[t]: token t is to be predicted.
 
-    A token is trained when it overlaps a trained span of the rendered chat.
+    A thread tokenises one batch of records while the next is read and rendered; no more than these are held.
 
     Args:
         tokenizer: a fast tokenizer with a chat template.
         name: what messages call the tokenizer.
         skipped: records the template refuses are counted here, by reason, when ``bad_records`` is "skip".
+        train_on: see `ChatTemplate`.
 
     Raises:
         UserError: the template refuses a record, or its assistant turns cannot be found; no token of any
-            record, or every token of all of them, would be trained.
+            record, or every token of all of them, would be trained (except with train_on "all").
     """
-    template = ChatTemplate(tokenizer, name=name)
-    num_tokens = num_trained = 0
-    for start in range(0, len(records), BATCH_RECORDS):
-        rendered = _render(records[start : start + BATCH_RECORDS], template, bad_records, skipped)
-        for encoded in _tokenize(rendered, tokenizer):
-            num_tokens += len(encoded[1])
-            num_trained += int(encoded[2].sum())
-            yield encoded
-    if num_trained in (0, num_tokens):
-        raise _constant_mask(num_tokens, num_trained, records, template, skipped)
+    encoder = ChatEncoder(tokenizer, name=name, train_on=train_on)
+    totals = _Totals()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        waiting: list[tuple[_Batch, Future[list[Tokens | BadRecordError]]]] = []
+        for batch in chain(_batches(records, encoder, totals, bad_records, skipped), [_Batch()]):
+            done = waiting.pop() if waiting else None
+            if batch.records:
+                waiting.append((batch, pool.submit(encoder.tokenize, batch.rendered)))
+            if done is not None:
+                for encoded in _finished(done[0], done[1].result(), encoder, bad_records, skipped):
+                    totals.add(encoded)
+                    yield encoded
+    if totals.trained == 0 or (totals.trained == totals.tokens and train_on != "all"):
+        raise _constant_mask(totals, encoder.template, skipped)
 
 
-def _render(
-    records: Sequence[ChatRecord], template: ChatTemplate, bad_records: str, skipped: Counter[str]
-) -> list[tuple[ChatRecord, str, list[Span]]]:
-    rendered = []
+def _batches(
+    records: Iterable[ChatRecord],
+    encoder: ChatEncoder,
+    totals: _Totals,
+    bad_records: str,
+    skipped: Counter[str],
+) -> Iterator[_Batch]:
+    batch = _Batch()
     for record in records:
+        totals.source = record.source if record.line else "the data"
         try:
-            text, spans = template.spans(record.messages)
+            batch.add(record, encoder.render(record))
         except BadRecordError as problem:
-            if bad_records == "error":
-                raise UserError(f"{_place(record)}: {problem} ({template.name})") from None
-            skipped[problem.reason] += 1
-            continue
-        rendered.append((record, text, spans))
-    return rendered
+            _refuse_or_count(record, problem, encoder, bad_records, skipped)
+        if batch.is_full:
+            yield batch
+            batch = _Batch()
+    yield batch
 
 
-def _tokenize(
-    rendered: list[tuple[ChatRecord, str, list[Span]]], tokenizer: PreTrainedTokenizerBase
+def _finished(
+    batch: _Batch,
+    tokens: Sequence[Tokens | BadRecordError],
+    encoder: ChatEncoder,
+    bad_records: str,
+    skipped: Counter[str],
 ) -> Iterator[Encoded]:
-    if not rendered:
-        return
-    encoded = tokenizer(
-        [text for _, text, _ in rendered],
-        add_special_tokens=False,  # the template wrote them
-        return_offsets_mapping=True,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        verbose=False,
-    )
-    tokens = zip(rendered, encoded["input_ids"], encoded["offset_mapping"], strict=True)
-    for (record, _, spans), ids, offsets in tokens:
-        yield record, np.asarray(ids, dtype=np.int32), _overlap(offsets, spans)
+    for record, found in zip(batch.records, tokens, strict=True):
+        if isinstance(found, BadRecordError):
+            _refuse_or_count(record, found, encoder, bad_records, skipped)
+        else:
+            yield record, *found
+
+
+def _refuse_or_count(
+    record: ChatRecord, problem: BadRecordError, encoder: ChatEncoder, bad_records: str, skipped: Counter[str]
+) -> None:
+    if bad_records == "error":
+        raise UserError(f"{record.place}: {problem} ({encoder.template.name})") from None
+    skipped[problem.reason] += 1
+
+
+def trained_tokens(encoding: Encoding, spans: Sequence[Span]) -> NDArray[np.bool_]:
+    """[T] bool: which tokens overlap a span of the text (characters, end not included, not empty).
+
+    A token of spaces alone may be reported without width, at its end; it overlaps a span that it lies in.
+    """
+    trained = np.zeros(len(encoding), dtype=np.bool_)
+    for start, end in spans:
+        first, last = encoding.char_to_token(start), encoding.char_to_token(end - 1)
+        if first is None or last is None:  # such a character is in no token
+            return _overlap(encoding.offsets, spans)
+        last += 1
+        while last < len(trained):  # more tokens of the same character, or one without width
+            token_start, token_end = encoding.token_to_chars(last) or (end, end + 1)
+            if token_start >= end and not token_start == token_end == end:
+                break
+            last += 1
+        trained[first:last] = True
+    return trained
 
 
 def _overlap(offsets: Sequence[Span], spans: Sequence[Span]) -> NDArray[np.bool_]:
@@ -93,30 +225,18 @@ def _overlap(offsets: Sequence[Span], spans: Sequence[Span]) -> NDArray[np.bool_
     starts, ends = places[:, 0], places[:, 1]
     trained = np.zeros(len(places), dtype=np.bool_)
     for start, end in spans:
-        # A token of spaces alone may be reported without width, at its end.
         without_width = (start < ends) & (ends <= end)
         trained |= np.where(starts == ends, without_width, (starts < end) & (start < ends))
     return trained
 
 
-def _constant_mask(
-    num_tokens: int,
-    num_trained: int,
-    records: Sequence[ChatRecord],
-    template: ChatTemplate,
-    skipped: Counter[str],
-) -> UserError:
-    source = records[0].source if records and records[0].line else "the data"
-    if num_tokens == 0:
+def _constant_mask(totals: _Totals, template: ChatTemplate, skipped: Counter[str]) -> UserError:
+    source = totals.source
+    if totals.tokens == 0:
         reasons = ", ".join(f"{count:,} skipped because: {reason}" for reason, count in skipped.most_common())
         return UserError(f"{source}: no record is left to train on ({reasons or 'none'}) ({template.name})")
-    if num_trained == 0:
-        wrong = f"none of the {num_tokens:,} tokens would be trained: no text is marked as the assistant's"
+    if totals.trained == 0:
+        wrong = f"none of the {totals.tokens:,} tokens would be trained: no text is marked as the assistant's"
     else:
-        wrong = f"all {num_tokens:,} tokens would be trained: users' text too is marked as the assistant's"
+        wrong = f"all {totals.tokens:,} tokens would be trained: users' text too is marked as the assistant's"
     return UserError(f"{source}: {wrong} ({template.name}); check the {{% generation %}} markers in it")
-
-
-def _place(record: ChatRecord) -> str:
-    kind, number = ("record", record.index) if record.line is None else ("line", record.line)
-    return f"{record.source}, {kind} {number}"

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tokenizers
-import transformers
 from transformers import PreTrainedTokenizerBase
 
-from rankloom.data.cache import cached_folder, default_cache_dir
-from rankloom.data.dataset import TokenizedDataset, write_dataset
-from rankloom.data.encoding import encode_records
+from rankloom.data.cache import default_cache_dir
+from rankloom.data.dataset import TokenizedDataset
+from rankloom.data.facts import data_facts
+from rankloom.data.packing import PACKING_WINDOW
 from rankloom.data.stream import GlobalStream
-from rankloom.data.tokenizer import DEFAULT_VOCAB_SIZE, folder_identity, load_tokenizer, train_tokenizer
+from rankloom.data.tokenized import Recipe, Tokenized, sha256_of, tokenized
+from rankloom.data.tokenizer import load_tokenizer
 from rankloom.errors import UserError
-from rankloom.records import load_records, source_identity
+from rankloom.records import Sources
+from rankloom.records.source import source_weights
 
 if TYPE_CHECKING:
     from rankloom.config import ResolvedConfig
 
 __all__ = ["PreparedData", "prepare", "prepare_data"]
-
-FORMAT_VERSION = 2  # raised when the same inputs would give another folder
-TOKENIZER = "tokenizer"
 
 
 @dataclass(frozen=True)
@@ -43,6 +39,7 @@ class PreparedData:
         stream: the rows of every step.
         facts: short lines for the log.
         fingerprint: sha256 (hex) of tokens, tokenizer and everything that orders rows; equal on all ranks.
+        validation: records to evaluate that fit, none of them in ``dataset``.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -52,6 +49,7 @@ class PreparedData:
     stream: GlobalStream
     facts: tuple[str, ...]
     fingerprint: str
+    validation: TokenizedDataset | None = None
 
 
 def prepare(resolved: ResolvedConfig) -> PreparedData:
@@ -66,31 +64,41 @@ def prepare(resolved: ResolvedConfig) -> PreparedData:
         raise UserError('data.train is not set; name a JSON Lines file of chats, or "python-docs"')
     return prepare_data(
         data.train,
+        validation=data.validation,
+        validation_split=data.validation_split,
         model_path=model.path,
         model_config=model.config,
         max_seq_length=data.max_seq_length,
         packing=data.packing,
+        packing_window=data.packing_window,
         seed=data.seed,
         global_batch_size=resolved.train.global_batch_size,
+        rampup=resolved.train.rampup_batch_size,
         last_batch=data.last_batch,
         bad_records=data.bad_records,
         overlong=data.overlong,
+        train_on=data.train_on,
         cache_dir=data.cache_dir,
     )
 
 
 def prepare_data(
-    train: str,
+    train: Sources,
     *,
+    validation: Sources | None = None,
+    validation_split: float = 0.0,
     model_path: str | None = None,
     model_config: Mapping[str, object] | None = None,
     max_seq_length: int,
-    packing: bool,
+    packing: bool | str,
+    packing_window: int = PACKING_WINDOW,
     seed: int,
     global_batch_size: int,
+    rampup: tuple[int, int, int] | None = None,
     last_batch: str = "fill",
     bad_records: str = "error",
     overlong: str = "drop",
+    train_on: str = "all_turns",
     cache_dir: str | Path | None = None,
 ) -> PreparedData:
     """Reads, tokenises and packs the training data; what was built before is taken from the cache.
@@ -98,7 +106,8 @@ def prepare_data(
     Many processes may call this at once: one builds, the others wait and map the result.
 
     Args:
-        train: see `load_records`.
+        train: see `data_files`.
+        validation: the same, or else a share of the records of ``train`` is held out, by ``seed`` alone.
         model_path: folder whose tokenizer is used; without one a tokenizer is trained on the data.
         model_config: of a from-scratch model; its ``vocab_size`` caps the trained tokenizer.
 
@@ -106,35 +115,30 @@ def prepare_data(
         UserError: see `prepare`.
     """
     vocab_size = _model_vocab_size(model_path, model_config)
-    name = "the trained tokenizer" if model_path is None else model_path
     own = None if model_path is None else load_tokenizer(model_path)
+    recipe = Recipe.of(
+        default_cache_dir() if cache_dir is None else Path(cache_dir),
+        model_path=model_path,
+        tokenizer=own,
+        vocab_size=vocab_size,
+        settings={"bad_records": bad_records, "train_on": train_on},
+    )
     if own is not None:
-        _refuse_small_vocabulary(len(own), vocab_size, name)
-
-    def build(folder: Path) -> None:
-        found = load_records(train, bad_records=bad_records)
-        tokenizer = own
-        if tokenizer is None:
-            tokenizer = train_tokenizer(found.records, max_vocab_size=vocab_size or DEFAULT_VOCAB_SIZE)
-            tokenizer.save_pretrained(str(folder / TOKENIZER))
-        skipped = Counter(found.skipped)
-        encoded = encode_records(
-            found.records, tokenizer, name=name, bad_records=bad_records, skipped=skipped
-        )
-        write_dataset(folder, encoded, skipped=skipped)
-
-    root = default_cache_dir() if cache_dir is None else Path(cache_dir)
-    key = _key(train, model_path=model_path, vocab_size=vocab_size, bad_records=bad_records)
-    folder = cached_folder(root / "data", key, build=build)
-    tokenizer = load_tokenizer(folder / TOKENIZER) if own is None else own
-    _refuse_small_vocabulary(len(tokenizer), vocab_size, name)
-    dataset = TokenizedDataset.open(folder, source=train).fitted(max_seq_length, overlong=overlong)
+        _refuse_small_vocabulary(len(own), vocab_size, recipe.name)
+    found = tokenized(train, recipe)
+    tokenizer = found.tokenizer
+    _refuse_small_vocabulary(len(tokenizer), vocab_size, recipe.name)
+    whole, held_out = _two_sets(found, validation, validation_split, seed=seed)
+    dataset = whole.fitted(max_seq_length, overlong=overlong)
+    evaluated = None if held_out is None else held_out.fitted(max_seq_length, overlong=overlong)
     stream = GlobalStream(
         dataset,
         max_seq_length=max_seq_length,
         packing=packing,
+        packing_window=packing_window,
         seed=seed,
         global_batch_size=global_batch_size,
+        rampup=rampup,
         last_batch=last_batch,
     )
     return PreparedData(
@@ -143,9 +147,34 @@ def prepare_data(
         pad_token_id=_pad_token_id(tokenizer),
         dataset=dataset,
         stream=stream,
-        facts=(*_facts(dataset, len(tokenizer), name), *stream.describe()),
-        fingerprint=_sha256(dataset.content_hash, key, overlong, *stream.settings(), stream.batch(0)),
+        facts=(*data_facts(dataset, evaluated, len(tokenizer), recipe.name), *stream.describe()),
+        fingerprint=sha256_of(
+            dataset.content_hash,
+            evaluated and evaluated.content_hash,
+            validation_split,
+            dataset.mixture,
+            found.key,
+            overlong,
+            *stream.settings(),
+            stream.batch(0),
+        ),
+        validation=evaluated,
     )
+
+
+def _two_sets(
+    found: Tokenized, validation: Sources | None, validation_split: float, *, seed: int
+) -> tuple[TokenizedDataset, TokenizedDataset | None]:
+    """The records to train on, and those to evaluate."""
+    if validation is None:
+        return found.dataset.split(validation_split, seed=seed) if validation_split else (found.dataset, None)
+    if validation_split:
+        raise UserError(
+            f"data.validation and data.validation_split {validation_split:g} are both set; use one of them"
+        )
+    if any(weight != 1 for weight in source_weights(validation)):
+        raise UserError("data.validation has weights; every validation record is evaluated once, remove them")
+    return found.dataset, tokenized(validation, found.for_other_data(), key="data.validation").dataset
 
 
 def _model_vocab_size(model_path: str | None, model_config: Mapping[str, object] | None) -> int | None:
@@ -181,33 +210,3 @@ def _refuse_small_vocabulary(tokenizer_size: int, vocab_size: int | None, name: 
 def _pad_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
     known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     return next(int(token) for token in known if token is not None)
-
-
-def _key(train: str, *, model_path: str | None, vocab_size: int | None, bad_records: str) -> str:
-    """Names the folder of everything that is built; two sets of inputs that differ have two folders."""
-    own = (
-        f"trained, at most {vocab_size or DEFAULT_VOCAB_SIZE}"
-        if model_path is None
-        else folder_identity(model_path)
-    )
-    versions = f"{FORMAT_VERSION} {tokenizers.__version__} {transformers.__version__}"
-    return _sha256(versions, source_identity(train), own, bad_records)[:32]
-
-
-def _sha256(*parts: object) -> str:
-    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
-
-
-def _facts(dataset: TokenizedDataset, tokenizer_size: int, name: str) -> list[str]:
-    trained = int(dataset.valid.sum())
-    facts = [
-        f"data: {dataset.source}, {len(dataset):,} records, {dataset.num_tokens:,} tokens, "
-        f"{trained / dataset.num_tokens:.1%} of them trained",
-        f"tokenizer: {name}, {tokenizer_size:,} tokens",
-    ]
-    if dataset.skipped:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in dataset.skipped.most_common())
-        facts.append(f"records left out: {dataset.skipped.total():,} ({reasons})")
-    if dataset.num_truncated:
-        facts.append(f"records cut to data.max_seq_length: {dataset.num_truncated:,}")
-    return facts

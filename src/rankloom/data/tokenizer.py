@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -24,13 +26,18 @@ __all__ = ["DEFAULT_VOCAB_SIZE", "folder_identity", "load_tokenizer", "train_tok
 DEFAULT_VOCAB_SIZE = 4096
 MAX_TRAINING_CHARS = 20_000_000  # more changes few merges and takes minutes
 
-# A turn is its role's token, the text, and the end token; the answer and its end token are what is trained.
+# A turn is its role's token, the text, and the end token; the answer, with its calls of tools, and its end
+# token are what is trained.
 CHAT_TEMPLATE = (
+    "{% if tools %}{{ '<|system|>' + (tools | tojson) + '<|end|>' }}{% endif %}"
     "{% for message in messages %}"
+    "{% set content = message['content'] or '' %}"
     "{% if message['role'] == 'assistant' %}"
-    "{{ '<|assistant|>' }}{% generation %}{{ message['content'] + '<|end|>' }}{% endgeneration %}"
+    "{% set calls = (message['tool_calls'] | tojson) if message['tool_calls'] else '' %}"
+    "{{ '<|assistant|>' }}{% generation %}{{ content + calls + '<|end|>' }}{% endgeneration %}"
     "{% else %}"
-    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
+    "{% set speaker = message['name'] + ': ' if message['name'] else '' %}"
+    "{{ '<|' + message['role'] + '|>' + speaker + content + '<|end|>' }}"
     "{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
@@ -82,7 +89,7 @@ def folder_identity(folder: str | Path) -> str:
 
 
 def train_tokenizer(
-    records: Sequence[ChatRecord], *, max_vocab_size: int = DEFAULT_VOCAB_SIZE
+    records: Iterable[ChatRecord], *, max_vocab_size: int = DEFAULT_VOCAB_SIZE
 ) -> PreTrainedTokenizerFast:
     """A byte-level BPE (Sennrich et al. 2016, over bytes as in GPT-2) trained on the text of the messages.
 
@@ -90,7 +97,8 @@ def train_tokenizer(
     `save_pretrained` writes both.
 
     Args:
-        records: the training data; of more than 20 million characters every second, third ... record is read.
+        records: the training data, iterated over twice; of more than 20 million characters every second,
+            third ... record is read.
         max_vocab_size: the vocabulary is at most this large, special tokens included, and smaller on little
             data.
 
@@ -118,10 +126,19 @@ def train_tokenizer(
     )
 
 
-def _texts(records: Sequence[ChatRecord]) -> Iterator[str]:
-    num_chars = sum(len(message.content) for record in records for message in record.messages)
+def _texts(records: Iterable[ChatRecord]) -> Iterator[str]:
+    num_chars = sum(len(text) for record in records for text in _texts_of(record))
     stride = max(1, -(-num_chars // MAX_TRAINING_CHARS))
-    return (message.content for record in records[::stride] for message in record.messages)
+    return (text for record in islice(records, 0, None, stride) for text in _texts_of(record))
+
+
+def _texts_of(record: ChatRecord) -> Iterator[str]:
+    if record.tools:
+        yield json.dumps(record.tools, ensure_ascii=False)
+    for message in record.messages:
+        yield message.content
+        if message.tool_calls:
+            yield json.dumps(message.tool_calls, ensure_ascii=False)
 
 
 def _first_line(error: BaseException) -> str:

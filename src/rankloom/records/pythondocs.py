@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rankloom.errors import UserError
-from rankloom.records.record import BadRecordError, ChatRecord, messages_of
+from rankloom.records.chat import messages_of
+from rankloom.records.record import BadRecordError, ChatRecord
 
 __all__ = ["SKIPPED_FOLDERS", "python_docs", "stdlib_folder"]
 

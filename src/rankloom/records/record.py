@@ -1,25 +1,36 @@
-"""One chat record, and what makes a JSON value one."""
+"""One chat record, and the refusal of what cannot be one."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["ROLES", "BadRecordError", "ChatRecord", "Message", "RecordSet", "messages_of"]
+__all__ = ["ROLES", "BadRecordError", "ChatRecord", "Message", "RecordSet", "cut", "kind_of", "names_of"]
 
 ROLES = ("system", "user", "assistant", "tool")
-TOOL_KEYS = ("tools", "functions", "tool_calls", "function_call")
-# Keys that chat templates render beside role and content, or that other programs train by.
-RENDERED_KEYS = ("name", "reasoning_content", "reasoning", "thinking", "tool_call_id", "prefix")
-TRAINING_KEYS = ("weight", "train", "train_detail")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """One turn.
+
+    Attributes:
+        role: one of `ROLES`.
+        content: its text; empty only in an assistant's turn that calls tools.
+        name: who speaks, or the tool that answers, where the record says it.
+        tool_calls: in the form chat templates take, ``{"type": "function", "function": {"name",
+            "arguments"}}`` with arguments as a mapping, and the "id" where the record has one.
+        tool_call_id: of a tool's turn: the call it answers.
+        train: whether the record lets this turn be trained.
+    """
+
     role: str
     content: str
+    name: str | None = None
+    tool_calls: tuple[Mapping[str, object], ...] = ()
+    tool_call_id: str | None = None
+    train: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +38,33 @@ class ChatRecord:
     """One chat.
 
     Attributes:
-        index: place among the records that were accepted, from 0.
+        index: place among the records of its file that were accepted, from 0.
         messages: the turns, at least one of them from the assistant.
         source: the file, or a qualified name for built-in data.
-        line: physical line of the file, from 1; None for built-in data.
+        line: physical line of the file, from 1, or row of the table, from 0; None for built-in data.
+        tools: what the chat may call, each ``{"type": "function", "function": {"name", ...}}``.
+        file: place of its file among those of the data.
+        unit: what ``line`` counts: "line" or "row".
     """
 
     index: int
     messages: tuple[Message, ...]
     source: str
     line: int | None
+    tools: tuple[Mapping[str, object], ...] = ()
+    file: int = 0
+    unit: str = "line"
+
+    @property
+    def number(self) -> int:
+        """By which a person finds it in its file."""
+        return self.index if self.line is None else self.line
+
+    @property
+    def place(self) -> str:
+        """File and line, for messages."""
+        source = self.source if len(self.source) <= 120 else "..." + self.source[-117:]
+        return f"{source}, {'record' if self.line is None else self.unit} {self.number}"
 
 
 @dataclass(frozen=True)
@@ -57,80 +85,8 @@ class BadRecordError(Exception):
         self.detail = detail
 
 
-def messages_of(value: object) -> tuple[Message, ...]:
-    """The messages of one decoded JSON value ``{"messages": [{"role", "content"}, ...]}``.
-
-    Raises:
-        BadRecordError: it is not such an object, or holds no assistant turn to train on.
-    """
-    if not isinstance(value, dict):
-        raise BadRecordError("not a JSON object", f"found {_kind(value)}")
-    if "messages" not in value:
-        raise BadRecordError('no "messages" key', f"keys are {_names(value)}")
-    _refuse_tools(value)
-    turns = value["messages"]
-    if not isinstance(turns, list):
-        raise BadRecordError('"messages" is not a list', f"found {_kind(turns)}")
-    if not turns:
-        raise BadRecordError('"messages" is empty')
-    messages = tuple(_message(turn, place) for place, turn in enumerate(turns, start=1))
-    if not any(message.role == "assistant" for message in messages):
-        raise BadRecordError("no assistant turn", f"roles are {_cut(', '.join(m.role for m in messages))}")
-    return messages
-
-
-def _message(turn: object, place: int) -> Message:
-    if not isinstance(turn, dict):
-        raise BadRecordError("a message is not an object", f"message {place} is {_kind(turn)}")
-    _refuse_tools(turn)
-    role, content = turn.get("role"), turn.get("content")
-    if not isinstance(role, str) or role not in ROLES:
-        found = f'has role "{_cut(role)}"' if isinstance(role, str) else f"has {_kind(role)} as role"
-        raise BadRecordError("wrong role", f"message {place} {found}, expected one of {', '.join(ROLES)}")
-    if not isinstance(content, str):
-        raise BadRecordError(
-            "content is not text", f"message {place} ({role}) has {_kind(content)} as content"
-        )
-    if not content.strip():
-        raise BadRecordError("empty content", f"message {place} ({role})")
-    if not _encodable(content):
-        raise BadRecordError(
-            "unpaired surrogate", f"message {place} ({role}) has half of a \\uD8xx\\uDCxx pair"
-        )
-    _refuse_other_keys(turn, f"message {place} ({role})")
-    return Message(role=role, content=content)
-
-
-def _refuse_other_keys(turn: Mapping[str, object], what: str) -> None:
-    """Passing over these would train on another text, or on more of it, than the file says."""
-    for key in TRAINING_KEYS:
-        value = turn.get(key)
-        if value is not None and value is not True and not (key == "weight" and value == 1):
-            detail = (
-                f'{what} has "{key}" {_cut(json.dumps(value), 20)}; every assistant turn is trained alike'
-            )
-            raise BadRecordError("choosing the turns to train is not supported", detail)
-    for key in RENDERED_KEYS:
-        if turn.get(key):  # null and empty ones say nothing
-            raise BadRecordError("more than role and content is not supported", f'{what} has "{key}"')
-
-
-def _refuse_tools(value: Mapping[str, object]) -> None:
-    # Leaving them out would change what the chat says without a word.
-    used = [key for key in TOOL_KEYS if value.get(key)]
-    if used:
-        raise BadRecordError("tool calls are not supported", f'found "{used[0]}"')
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """A JSON value in words."""
     names = {
         dict: "an object",
         list: "a list",
@@ -142,10 +98,12 @@ def _kind(value: object) -> str:
     return "null" if value is None else names.get(type(value), type(value).__name__)
 
 
-def _names(value: Mapping[str, object]) -> str:
-    return _cut(", ".join(f'"{key}"' for key in value)) or "none"
+def names_of(value: Mapping[str, object]) -> str:
+    """The keys of an object, for messages."""
+    return cut(", ".join(f'"{key}"' for key in value)) or "none"
 
 
-def _cut(text: str, limit: int = 60) -> str:
-    shown = "".join(c if c.isprintable() else "?" for c in text)
-    return shown if len(shown) <= limit else shown[: limit - 3] + "..."
+def cut(text: str, limit: int = 60) -> str:
+    """At most ``limit`` characters, all of them printable."""
+    shown = "".join(c if c.isprintable() else "?" for c in text[: limit + 1])
+    return shown if len(text) <= limit else shown[: limit - 3] + "..."
