@@ -12,7 +12,7 @@ from rankloom.config.schema import DataSection
 from rankloom.errors import UserError
 from rankloom.records import PYTHON_DOCS, DataFile, Sources, Tally, data_files
 from rankloom.records.jsonl import Bound
-from rankloom.records.reading import bad_line, nothing_left, scan_file
+from rankloom.records.reading import nothing_left, scan_file
 from rankloom.records.record import BadRecordError
 from rankloom.records.source import short_path, source_weights
 
@@ -68,6 +68,10 @@ def _files(key: str, sources: Sources, *, skips: bool, where: str) -> Iterator[F
     except UserError as error:
         yield Finding("error", "data", str(error), (key,), where)
         return
+    except OSError as error:
+        message = f"{short_path(str(error.filename))}: cannot be read: {error.strerror}"
+        yield Finding("error", "data", message, (key,), where)
+        return
     for file in files[:MAX_FILES]:
         try:
             seen = _read(file)
@@ -93,6 +97,8 @@ def _findings(seen: _Seen, key: str, *, skips: bool, where: str) -> Iterator[Fin
 
 def _read(file: DataFile) -> _Seen:
     seen = _Seen(file)
+    if file.kind == "lines" and not Path(file.path).is_file():  # a pipe would be empty when training reads it
+        raise UserError(f"{short_path(file.name)}: is no regular file")
     bound = Bound(LARGEST_READ_BYTES, MOST_ROWS)
     for number, found in scan_file(file, bound=bound):
         if not isinstance(found, BadRecordError):
@@ -100,7 +106,7 @@ def _read(file: DataFile) -> _Seen:
             continue
         seen.tally.add(found.reason, file, number)
         if len(seen.refusals) < MAX_SHOWN:
-            seen.refusals.append(bad_line(file, number, found))
+            seen.refusals.append(f"{short_path(file.name)}, {file.unit} {number}: {found}")
     seen.cut = bound.reached
     return seen
 
@@ -117,18 +123,21 @@ def _looked_at(file: DataFile) -> str:
 
 
 def _listed(seen: _Seen) -> Sequence[str]:
-    left_out = seen.tally.skipped.total() - len(seen.refusals)
-    more = f"{short_path(seen.file.name)}: {left_out} more bad {seen.file.unit}s"
-    return [*seen.refusals, *[more] * (left_out > 0)]
+    """The first bad records, how many there are besides, and in the last line what to do."""
+    lines, unit = list(seen.refusals), seen.file.unit
+    if left_out := seen.tally.skipped.total() - len(lines):
+        lines.append(f"{short_path(seen.file.name)}: {left_out} more bad {unit}{'s' * (left_out > 1)}")
+    which = "it, or leave it out" if len(lines) == 1 else "them, or leave them out"
+    return [*lines[:-1], *(f"{line}; mend {which} with data.bad_records: skip" for line in lines[-1:])]
 
 
 def _skipped(seen: _Seen) -> str:
     unit = seen.file.unit
     reasons = ", ".join(
-        f"{count} because: {reason} (first at {unit} {seen.tally.first[reason][1]})"
+        f"{count} {reason} (first at {unit} {seen.tally.first[reason][1]})"
         for reason, count in seen.tally.skipped.most_common()
     )
     bad = seen.tally.skipped.total()
     return (
-        f"{short_path(seen.file.name)}: {bad} of {bad + seen.num_records} {unit}s will be skipped, {reasons}"
+        f"{short_path(seen.file.name)}: {bad} of {bad + seen.num_records} {unit}s will be skipped: {reasons}"
     )

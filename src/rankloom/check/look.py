@@ -15,7 +15,7 @@ from rankloom.check.report import Report, worst_first
 from rankloom.config.examine import OWN_PROGRAM, Examined
 from rankloom.config.findings import Finding
 from rankloom.config.notes import notes_on
-from rankloom.config.refusals import not_available, without_end
+from rankloom.config.refusals import not_available, without_end, without_validation
 from rankloom.config.schema import TrainSection
 from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
@@ -25,6 +25,7 @@ from rankloom.plan.job import Job
 __all__ = ["look_at"]
 
 LENGTH = "data.max_seq_length"
+VALIDATION = ("data", "data.validation", "data.validation_split")
 END = ("train.max_steps", "train.epochs")
 NO_MODEL = "model: none is named (heads, widths and bytes; --model FOLDER names one)"
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
@@ -76,7 +77,7 @@ def _look_at_model(look: _Look, given: Path | None) -> ModelSpec | None:
     if path is not None:
         what = "--model" if given else "model.path"
         try:
-            config = read_model_config(Path(str(path)), what=what)
+            config = read_model_config(Path(str(path)), what=what, or_file=given is not None)
         except UserError as error:
             keys = () if given else ("model.path",)
             look.findings.append(Finding("error", "model", str(error), keys, examined.where(*keys)))
@@ -105,6 +106,8 @@ def _look_at_training(look: _Look, spec: ModelSpec | None, *, files: bool) -> No
     look.findings += notes_on(examined.value, examined.sources)
     if examined.get(TrainSection) is not None and examined.refused.isdisjoint(END):
         look.findings += without_end(examined.value, origin=examined.origin)
+    if examined.refused.isdisjoint(VALIDATION):
+        look.findings += without_validation(examined.value, where=examined.where)
     named = any(key.startswith("data.") for key in examined.overlay.values)
     unnamed = examined.value("data.train") is None and examined.refused.isdisjoint(("data", "data.train"))
     if unnamed and (named or examined.get(TrainSection) is not None):

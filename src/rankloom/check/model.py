@@ -21,15 +21,15 @@ __all__ = ["check_model", "model_config_place", "read_model_config"]
 TP, PP = "parallel.tensor_model_parallel_size", "parallel.pipeline_model_parallel_size"
 
 
-def read_model_config(path: Path, *, what: str) -> Mapping[str, object]:
-    """The content of a ``config.json``, or of the one in a Hugging Face folder.
+def read_model_config(path: Path, *, what: str, or_file: bool = False) -> Mapping[str, object]:
+    """The content of the ``config.json`` in a Hugging Face folder; ``or_file``: ``path`` may be it.
 
     ``what`` says where the path was written. Raises UserError where there is none.
     """
     name = f"{what} {short_path(path)}"
     try:
-        file = path if path.is_file() else path / "config.json"
-        if not (path.is_dir() or path.is_file()):
+        file = path if or_file and path.is_file() else path / "config.json"
+        if not (path.is_dir() or file == path):
             raise UserError(f"{name} is not a folder; it must hold a Hugging Face model")
         if not file.is_file():
             raise UserError(f"{name} holds no config.json; it must hold a Hugging Face model")

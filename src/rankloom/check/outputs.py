@@ -12,13 +12,14 @@ from pathlib import Path
 
 from rankloom.config.examine import Examined
 from rankloom.config.findings import Finding
+from rankloom.config.schema import DataSection
 from rankloom.errors import UserError
 from rankloom.plan import ModelSpec
 from rankloom.plan.amounts import bytes_text
 from rankloom.plan.exported import folders_of_export, model_folder, refuse_foreign_folders
 from rankloom.plan.metrics_rows import refuse_other_content
-from rankloom.records import PYTHON_DOCS
-from rankloom.records.jsonl import short_path
+from rankloom.records import PYTHON_DOCS, Sources, data_files
+from rankloom.records.source import short_path
 
 __all__ = ["check_outputs", "check_room"]
 
@@ -73,13 +74,22 @@ def check_room(examined: Examined, spec: ModelSpec) -> Iterator[Finding]:
 
 
 def _inputs(examined: Examined) -> Iterator[tuple[str, Path]]:
-    model, train = examined.value("model.path"), examined.value("data.train")
+    """Everything that a run reads, with the setting that names it."""
+    model, data = examined.value("model.path"), examined.get(DataSection) or DataSection()
     if model is not None:
         yield "model.path", Path(str(model))
-    if train not in (None, PYTHON_DOCS):
-        yield "data.train", Path(str(train))
+    for key, sources in (("data.train", data.train), ("data.validation", data.validation)):
+        yield from ((key, path) for path in _paths(sources))
     if Path(examined.origin).is_file():
         yield "the config file", Path(examined.origin)
+
+
+def _paths(sources: Sources | None) -> list[Path]:
+    try:
+        files = data_files(sources) if sources is not None else ()
+    except UserError:
+        return []  # a finding about the data says why
+    return [Path(file.path) for file in files if file.kind != PYTHON_DOCS]
 
 
 def _model_folder_problem(examined: Examined, folder: Path) -> str:

@@ -9,21 +9,32 @@ from rankloom.config.overlay import section_place
 from rankloom.config.resolved import ResolvedConfig
 from rankloom.errors import UserError
 
-__all__ = ["not_available", "refuse_for_training", "without_end", "without_validation"]
+__all__ = [
+    "not_available",
+    "refuse_for_training",
+    "refused_for_training",
+    "without_end",
+    "without_validation",
+]
 
 Value = Callable[[str], object]
 
 
 def refuse_for_training(resolved: ResolvedConfig) -> None:
     """Raises UserError, one line for each setting that `rankloom train` has to refuse."""
-    findings = [
+    findings = refused_for_training(resolved)
+    if findings:
+        raise UserError("\n".join(finding.text for finding in findings))
+
+
+def refused_for_training(resolved: ResolvedConfig) -> list[Finding]:
+    """A finding for each setting that `rankloom train` has to refuse."""
+    return [
         *_without_input(resolved.value, origin=resolved.origin),
         *without_end(resolved.value, origin=resolved.origin),
         *without_validation(resolved.value, where=resolved.where),
         *not_available(resolved.value, where=resolved.where),
     ]
-    if findings:
-        raise UserError("\n".join(finding.text for finding in findings))
 
 
 def _without_input(value: Value, *, origin: str) -> Iterator[Finding]:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rankloom.check import check_data, check_model, check_outputs, read_model_config
-from rankloom.config import ResolvedConfig, refuse_for_training
+from rankloom.config import ResolvedConfig
 from rankloom.config.examine import Examined
 from rankloom.config.findings import Finding
+from rankloom.config.refusals import refused_for_training
 from rankloom.errors import UserError
 
 __all__ = ["check_before_start"]
@@ -17,9 +18,13 @@ __all__ = ["check_before_start"]
 def check_before_start(resolved: ResolvedConfig) -> None:
     """Raises UserError, a line for everything that training would stumble over: settings, model, data,
     folders. The output folders are made."""
-    refuse_for_training(resolved)
     examined = Examined.of(resolved)
-    found = [*_model(examined), *check_data(examined), *check_outputs(examined)]
+    found = [
+        *refused_for_training(resolved),
+        *_model(examined),
+        *check_data(examined),
+        *check_outputs(examined),
+    ]
     errors = [finding.text for finding in found if finding.severity == "error"]
     if errors:
         raise UserError("\n".join(errors))
@@ -30,8 +35,8 @@ def _model(examined: Examined) -> Iterator[Finding]:
     path = examined.value("model.path")
     if path is None:
         config = examined.value("model.config")
-        assert isinstance(config, dict)
-        yield from check_model(examined, config)[1]
+        if isinstance(config, dict):
+            yield from check_model(examined, config)[1]
         return
     where = examined.where("model.path")
     try:
