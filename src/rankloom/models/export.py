@@ -22,7 +22,7 @@ from rankloom.plan import Placement
 from rankloom.plan.exported import folders_of_export, mark_exported, refuse_foreign_folders
 from rankloom.weights import SmallUnit, WeightUnit
 
-__all__ = ["export", "logical_parameters"]
+__all__ = ["export", "logical_parameters", "write_configs"]
 
 MAX_FILE_BYTES = 4 * 10**9
 
@@ -66,7 +66,7 @@ def export(model: ShardedModel, folder: Path, *, tokenizer: Any = None) -> None:
     if writer is not None:
         with _removed_unless_whole(folder):
             writer.close()
-            _write_configs(model, writer.folder, tokenizer)
+            write_configs(model, writer.folder, tokenizer)
         _replace(folder)
     model.comm["world"].stack(torch.zeros(1, device=model.comm.device), "end of export")
 
@@ -101,7 +101,8 @@ def _replace(folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _write_configs(model: ShardedModel, folder: Path, tokenizer: Any) -> None:
+def write_configs(model: ShardedModel, folder: Path, tokenizer: Any) -> None:
+    """Writes what a model folder holds beside the weights: configs, and the tokenizer with its template."""
     config = model.module.config
     config.architectures = [type(model.module).__name__]
     config.save_pretrained(folder)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rankloom.optim.pieces import OwnedPiece
+from rankloom.optim.pieces import OwnedPart, OwnedPiece
 from rankloom.optim.schedule import LearningRate
 from rankloom.optim.sharded import ShardedAdamW
 
-__all__ = ["LearningRate", "OwnedPiece", "ShardedAdamW"]
+__all__ = ["LearningRate", "OwnedPart", "OwnedPiece", "ShardedAdamW"]

@@ -8,15 +8,27 @@ master    the piece's parameters in fp32: a view of ``stored`` when that is fp32
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rankloom.comm import Group, Pending
-from rankloom.plan import Placement
+from rankloom.plan import PieceRange, Placement
 from rankloom.weights import SmallUnit, WeightUnit
 
-__all__ = ["OwnedPiece"]
+__all__ = ["OwnedPart", "OwnedPiece"]
+
+
+@dataclass(frozen=True)
+class OwnedPart:
+    """One parameter, or a part of one, inside a piece: flat views of its [range.stop - range.start] elements.
+    ``master`` is the tensor that the optimizer knows."""
+
+    range: PieceRange
+    stored: Tensor
+    master: Tensor
+    gradient: Tensor
 
 
 class OwnedPiece:
@@ -31,8 +43,12 @@ class OwnedPiece:
         alone = group.size == 1
         self.gradient = unit.gradients if alone else torch.zeros_like(self._stored, dtype=torch.float32)
         self.master = self._stored if unit.stored.dtype is torch.float32 else self._stored.float()
-        self._low = low
         self._pending: Pending | None = None
+        self.parts = tuple(self._part(part, low) for part in unit.plan.piece(group.index))
+
+    def _part(self, part: PieceRange, low: int) -> OwnedPart:
+        inside = slice(part.start - low, part.stop - low)
+        return OwnedPart(part, self._stored[inside], self.master[inside], self.gradient[inside])
 
     def reload(self) -> None:
         """Takes the stored values as the new master, after parameters were filled in from elsewhere."""
@@ -41,9 +57,8 @@ class OwnedPiece:
 
     def parameters(self) -> Iterator[tuple[Placement, Tensor, Tensor]]:
         """(parameter, master, gradient) of each parameter, or part of one, inside the piece: flat views."""
-        for part in self.unit.plan.piece(self._group.index):
-            inside = slice(part.start - self._low, part.stop - self._low)
-            yield part.placement, self.master[inside], self.gradient[inside]
+        for part in self.parts:
+            yield part.range.placement, part.master, part.gradient
 
     def launch_reduction(self) -> None:
         """Starts summing the unit's gradient over its copies; this rank receives the sum of its piece."""

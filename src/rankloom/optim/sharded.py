@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rankloom.comm import Communicator
-from rankloom.optim.pieces import OwnedPiece
+from rankloom.optim.pieces import OwnedPart, OwnedPiece
 from rankloom.plan import Placement
 from rankloom.weights import SmallUnit, WeightUnit
 
@@ -40,6 +40,7 @@ class ShardedAdamW:
         self._comm = comm
         self._clip_grad = clip_grad
         self._small = small
+        self.num_updates = 0
         self._weight_pieces = {unit.name: OwnedPiece(unit, comm["replica"]) for unit in units}
         self._small_piece = OwnedPiece(small, comm["gtp_remat_replica"])
         self.pieces = [*self._weight_pieces.values(), self._small_piece]
@@ -94,5 +95,27 @@ class ShardedAdamW:
         for group in self.adamw.param_groups:
             group["lr"] = lr
         self.adamw.step()
+        self.num_updates += 1
+        self.publish()
+
+    def moments(self, part: OwnedPart) -> tuple[Tensor, Tensor]:
+        """First and second moment of a part, fp32 and flat like its master; only after a first update."""
+        state = self.adamw.state[part.master]
+        return state["exp_avg"], state["exp_avg_sq"]
+
+    def restart(self, num_updates: int) -> None:
+        """Continues as after that many updates: with moments of zero, to be filled in; after none, without
+        any, as a new optimizer."""
+        self.num_updates = num_updates
+        self.adamw.state.clear()
+        for part in (part for piece in self.pieces for part in piece.parts if num_updates):
+            self.adamw.state[part.master] = {
+                "step": torch.tensor(float(num_updates), dtype=torch.float32, device=part.master.device),
+                "exp_avg": torch.zeros_like(part.master),
+                "exp_avg_sq": torch.zeros_like(part.master),
+            }
+
+    def publish(self) -> None:
+        """Sends this rank's masters to the ranks that store copies, as after an update. A collective."""
         for piece in self.pieces:
             piece.publish()
