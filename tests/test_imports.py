@@ -63,6 +63,11 @@ def test_describing_half_is_light(package: str) -> None:
         ("layout", "--world-size", "8"),
         ("layout", "--world-size", "8", "--json"),
         ("layout", DEMO),
+        ("check", DEMO),
+        ("check", DEMO, "--json"),
+        ("check", DEMO, "--resolved"),
+        ("explain", DEMO),
+        ("compare", DEMO, "--parallel.context_parallel_size", "1"),
     ],
     ids=lambda arguments: " ".join(Path(word).name for word in arguments),
 )
