@@ -40,11 +40,12 @@ class BatchSizes:
                 "set it to null, or begin with less"
             )
         if (self.final - start) % increment:
-            divisors = [n for n in range(1, self.final - start + 1) if (self.final - start) % n == 0]
-            nearest = sorted(divisors, key=lambda n: (abs(n - increment), n))[:2]
+            rest = self.final - start
+            below = next(n for n in range(increment, 0, -1) if rest % n == 0)
+            above = next((f" or {n}" for n in range(increment, rest + 1) if rest % n == 0), "")
             raise UserError(
-                f"{shown}: train.global_batch_size {self.final} - {start} = {self.final - start} is not a "
-                f"multiple of the increment {increment}; try {' or '.join(map(str, sorted(nearest)))}"
+                f"{shown}: train.global_batch_size {self.final} - {start} = {rest} is not a multiple of the "
+                f"increment {increment}; try {below}{above}"
             )
 
     @property

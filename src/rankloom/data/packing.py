@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from rankloom.errors import UserError
+
 __all__ = ["OPEN_ROWS", "PACKING_WINDOW", "PackedEpoch", "Packing", "pack_epoch", "packing_method"]
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -28,7 +30,9 @@ def packing_method(packing: bool | str) -> Packing:
     """
     if isinstance(packing, bool):
         return "greedy" if packing else "none"
-    return METHODS[METHODS.index(packing)]  # type: ignore[arg-type]
+    if packing not in METHODS:
+        raise UserError(f'data.packing is "{packing}"; use true, false, {", ".join(METHODS)}')
+    return METHODS[METHODS.index(packing)]
 
 
 class PackedEpoch:
