@@ -24,7 +24,7 @@ from rankloom.records.source import source_weights
 if TYPE_CHECKING:
     from rankloom.config import ResolvedConfig
 
-__all__ = ["PreparedData", "prepare", "prepare_data"]
+__all__ = ["PreparedData", "prepare", "prepare_data", "recipe_of"]
 
 
 @dataclass(frozen=True)
@@ -114,19 +114,15 @@ def prepare_data(
     Raises:
         UserError: see `prepare`.
     """
-    vocab_size = _model_vocab_size(model_path, model_config)
-    own = None if model_path is None else load_tokenizer(model_path)
-    recipe = Recipe.of(
-        default_cache_dir() if cache_dir is None else Path(cache_dir),
+    recipe = recipe_of(
         model_path=model_path,
-        tokenizer=own,
-        vocab_size=vocab_size,
-        settings={"bad_records": bad_records, "train_on": train_on},
+        model_config=model_config,
+        bad_records=bad_records,
+        train_on=train_on,
+        cache_dir=cache_dir,
     )
-    if own is not None:
-        _refuse_small_vocabulary(len(own), vocab_size, recipe.name)
     found = tokenized(train, recipe)
-    tokenizer = found.tokenizer
+    tokenizer, vocab_size = found.tokenizer, recipe.vocab_size
     _refuse_small_vocabulary(len(tokenizer), vocab_size, recipe.name)
     whole, held_out = _two_sets(found, validation, validation_split, seed=seed)
     dataset = whole.fitted(max_seq_length, overlong=overlong)
@@ -160,6 +156,29 @@ def prepare_data(
         ),
         validation=evaluated,
     )
+
+
+def recipe_of(
+    *,
+    model_path: str | None,
+    model_config: Mapping[str, object] | None,
+    bad_records: str,
+    train_on: str,
+    cache_dir: str | Path | None,
+) -> Recipe:
+    """How records become tokens; arguments and errors as for `prepare_data`."""
+    vocab_size = _model_vocab_size(model_path, model_config)
+    own = None if model_path is None else load_tokenizer(model_path)
+    recipe = Recipe.of(
+        default_cache_dir() if cache_dir is None else Path(cache_dir),
+        model_path=model_path,
+        tokenizer=own,
+        vocab_size=vocab_size,
+        settings={"bad_records": bad_records, "train_on": train_on},
+    )
+    if own is not None:
+        _refuse_small_vocabulary(len(own), vocab_size, recipe.name)
+    return recipe
 
 
 def _two_sets(
