@@ -134,7 +134,7 @@ def _listed(seen: _Seen) -> Sequence[str]:
 def _skipped(seen: _Seen) -> str:
     unit = seen.file.unit
     reasons = ", ".join(
-        f"{count} {reason} (first at {unit} {seen.tally.first[reason][1]})"
+        f"{reason} ({count}, first at {unit} {seen.tally.first[reason][1]})"
         for reason, count in seen.tally.skipped.most_common()
     )
     bad = seen.tally.skipped.total()
