@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rankloom.layout import GTPParallelLayout
 from rankloom.plan import Box, FlatUnit, ModelPlan, PieceRange, Placement
@@ -76,9 +77,7 @@ def flat_boxes(shard: Box, start: int, stop: int) -> tuple[FlatBox, ...]:
     if cuts[1] > cuts[2]:  # inside one row
         cuts = [start, stop]
     return tuple(
-        FlatBox(_rectangle(shard, low, high), low - start)
-        for low, high in zip(cuts, cuts[1:], strict=False)
-        if low < high
+        FlatBox(_rectangle(shard, low, high), low - start) for low, high in pairwise(cuts) if low < high
     )
 
 

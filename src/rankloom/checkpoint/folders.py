@@ -1,17 +1,17 @@
 """The folder of a run's checkpoints: which are complete, which is the latest, which may go.
 
-    step-00000010            a checkpoint, complete once it has this name
-    step-00000010.partial    one being written, or what a killed save left
-    step-00000010.old        the one before of the same step, until the new one is in its place
-    step-00000010.removed    one being removed
-    latest                   the name of the checkpoint that was saved last
+step-00000010            a checkpoint, complete once it has this name
+step-00000010.partial    one being written, or what a killed save left
+step-00000010.old        the one before of the same step, until the new one is in its place
+step-00000010.removed    one being removed
+latest                   the name of the checkpoint that was saved last
 """
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ __all__ = [
     "prune",
     "publish",
     "read_complete",
+    "refuse_altered",
     "verify",
 ]
 
@@ -125,13 +126,19 @@ def verify(folder: str | Path) -> Manifest:
     """Reads every file of a checkpoint and compares it with its checksum. Raises UserError naming those that
     are missing, truncated or altered."""
     manifest = read_complete(Path(folder))
-    altered = [name for name, facts in manifest.files.items() if checksum(Path(folder) / name) != facts.sha256]
-    if altered:
-        raise UserError(
-            f"the checkpoint {folder} is damaged: {', '.join(altered)} "
-            f"{'was' if len(altered) == 1 else 'were'} altered after writing (another sha256)"
-        )
+    refuse_altered(folder, manifest, {name: checksum(Path(folder) / name) for name in manifest.files})
     return manifest
+
+
+def refuse_altered(folder: str | Path, manifest: Manifest, sums: Mapping[str, str]) -> None:
+    """Raises UserError naming the files whose checksum is not the one in the manifest."""
+    altered = [name for name, told in sums.items() if told != manifest.files[name].sha256]
+    if altered:
+        verb = "was" if len(altered) == 1 else "were"
+        raise UserError(
+            f"the checkpoint {folder} is damaged: {', '.join(altered)} {verb} altered after writing "
+            "(another sha256)"
+        )
 
 
 def find_latest(directory: str | Path) -> Path | None:

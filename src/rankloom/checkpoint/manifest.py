@@ -1,4 +1,4 @@
-"""checkpoint.json: what a checkpoint holds and in which files. Written last, so a folder with one is complete.
+"""checkpoint.json: what a checkpoint holds, in which files. Written last: a folder that has it is complete.
 
 Tensors are named "<kind>/<Hugging Face name>" and have their logical, unpadded shapes. Each is given by boxes
 that cover it exactly once, wherever they were written: nothing here depends on a layout.
