@@ -110,13 +110,13 @@ def _message(turn: object, place: int, columnar: bool) -> Message:
         found = f'has role "{cut(role)}"' if isinstance(role, str) else f"has {kind_of(role)} as role"
         raise BadRecordError("wrong role", f"message {place} {found}, expected one of {', '.join(ROLES)}")
     what = f"message {place} ({role})"
+    if len(turn) == 2 and "content" in turn:  # most turns, without a look for other keys
+        return Message(role, _content(turn["content"], what, may_be_empty=False))
     refuse_old_keys(turn, what)
-    calls = tool_calls_of(turn.get("tool_calls"), what, columnar=columnar) if len(turn) > 2 else ()
+    calls = tool_calls_of(turn.get("tool_calls"), what, columnar=columnar)
     if calls and role != "assistant":
         raise BadRecordError("not a tool call", f"{what} calls a tool; only the assistant can")
     content = _content(turn.get("content"), what, may_be_empty=bool(calls))
-    if len(turn) == 2:  # the common case, without looking for each key
-        return Message(role, content)
     _refuse_other_keys(turn, what)
     return Message(
         role,
