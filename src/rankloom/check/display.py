@@ -32,7 +32,7 @@ def print_report(report: Report, *, console: Console) -> None:
             _print_wrapped(line, console)
     if report.findings or report.not_looked_at:
         console.print()
-    console.print(Text(_verdict(report), style="bold"))
+    console.print(Text(_verdict(report), style="bold"), soft_wrap=True)
 
 
 def print_findings(report: Report, *, console: Console) -> None:
