@@ -50,9 +50,8 @@ class LiteralText:
         self._added = re.compile(_longest_first({*tokenizer.get_added_vocab(), *self._tokens}) or "(?!)")
         self._backend: Tokenizer = tokenizer.backend_tokenizer
         self._copy: Tokenizer | None = None
+        self._unknown: int | None = None
         self._numbers = [self._backend.token_to_id(token) for token in self._tokens]
-        unknown = tokenizer.unk_token_id  # what no token spells is that one, also in plain text
-        self._watched = {number for number in self._numbers if number not in (None, unknown)}
 
     def spelled_in(self, messages: Sequence[Message], tools: Sequence[Mapping[str, object]]) -> str | None:
         """The first special token that a message spells, if any."""
@@ -94,14 +93,18 @@ class LiteralText:
         that the template wrote."""
         written = [ord(char) - FIRST_PRIVATE for char in text if char >= chr(FIRST_PRIVATE)]
         expected = [self._numbers[place] for place in written]
-        if [number for number in encoding.ids if number in self._watched] != expected:
+        # What no token spells is the unknown one, also in plain text.
+        watched = {number for number in self._numbers if number not in (None, self._unknown)}
+        if [n for n in encoding.ids if n in watched] != [n for n in expected if n in watched]:
             raise BadRecordError(REASON, f'"{cut(token, 30)}", and the tokenizer takes other text for it')
 
     @property
     def copy(self) -> Tokenizer | None:
         """The tokenizer that knows the special tokens by their private characters; None if there is none."""
         if self._copy is None:
-            self._copy = _respelled_tokenizer(self._backend, self._private)
+            content = json.loads(self._backend.to_str())
+            self._unknown = _unknown(content["model"], self._backend)
+            self._copy = _respelled_tokenizer(content, self._backend, self._private)
         return self._copy
 
     def _mark(self, text: str) -> str:
@@ -134,10 +137,21 @@ def _moved(border: int, places: Sequence[tuple[int, int]]) -> int:
     return border - (places[at - 1][1] if at else 0)
 
 
-def _respelled_tokenizer(backend: Tokenizer, private: Mapping[str, str]) -> Tokenizer | None:
-    """A copy with other names for its special tokens; None where their ids would not be the same."""
-    content: dict[str, Any] = json.loads(backend.to_str())
+def _unknown(model: Mapping[str, Any], backend: Tokenizer) -> int | None:
+    """The token of what no other spells."""
+    if model.get("unk_token") is not None:
+        return backend.token_to_id(model["unk_token"])
+    number = model.get("unk_id")
+    return None if number is None else int(number)
+
+
+def _respelled_tokenizer(
+    content: dict[str, Any], backend: Tokenizer, private: Mapping[str, str]
+) -> Tokenizer | None:
+    """A copy with other names for its special tokens; None where it would not be the same otherwise."""
     model = content["model"]
+    if any({*merge, "".join(merge)} & private.keys() for merge in _merges(model)):
+        return None  # made of other tokens, and therefore found in plain text
     for added in content["added_tokens"]:
         added["content"] = private.get(added["content"], added["content"])
     vocab = model.get("vocab")
@@ -150,10 +164,14 @@ def _respelled_tokenizer(backend: Tokenizer, private: Mapping[str, str]) -> Toke
     content["truncation"] = content["padding"] = None
     try:
         made = Tokenizer.from_str(json.dumps(content))
-    except Exception:  # the Rust side raises plain Exception, for example for merges that make such a token
+    except Exception:  # the Rust side raises plain Exception
         return None
     same = all(made.token_to_id(private[t]) == backend.token_to_id(t) for t in private if _knows(backend, t))
     return made if same and _agree(backend, made, private) else None
+
+
+def _merges(model: Mapping[str, Any]) -> Iterator[list[str]]:
+    return (merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges", ()))
 
 
 def _knows(backend: Tokenizer, token: str) -> bool:

@@ -15,7 +15,7 @@ import jinja2
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import _compile_jinja_template, _render_with_assistant_indices
 
-from rankloom.data.omissions import refuse_left_out_messages, refuse_left_out_tools
+from rankloom.data.omissions import Omissions
 from rankloom.errors import UserError
 from rankloom.records import Message
 from rankloom.records.record import BadRecordError
@@ -55,6 +55,7 @@ class ChatTemplate:
         self._variables = dict(tokenizer.special_tokens_map)
         self._eos_token = tokenizer.eos_token
         self._special_tokens = special_tokens(tokenizer)
+        self._omissions = Omissions(self._render, turn_of)
         choices = "|".join(map(re.escape, self._special_tokens)) or "(?!)"  # (?!) never matches
         self._terminator = re.compile(rf"\s*({choices})")
 
@@ -70,14 +71,17 @@ class ChatTemplate:
         chat = _Renderings(self._render, [turn_of(message) for message in messages], tools)
         marked = self._marked(chat) if self.has_markers else None
         text = chat.whole if marked is None else marked[0]
-        refuse_left_out_tools(messages, tools, text)
+        calls = bool(tools) or any(message.tool_calls for message in messages)
+        if calls:
+            self._omissions.refuse(messages, tools, text)  # before a call is sought in it
         wanted = self._wanted(messages)
         if marked is not None and self.train_on != "all":
             every = [self._with_end_of_turn(text, span) for span in marked[1]]
             found = [span for span in _chosen(every, messages, wanted) if span[0] < span[1]]
         else:
             found = [self._derive_span(chat, messages[place], place) for place in wanted]
-        refuse_left_out_messages(messages, text)
+        if not calls:
+            self._omissions.refuse(messages, tools, text)
         return text, _without(len(text), found) if self.train_on == "all" else found
 
     def rendered(
@@ -273,6 +277,8 @@ def _no_end(place: int) -> BadRecordError:
 
 
 def _common_length(first: str, second: str) -> int:
+    if first.startswith(second):
+        return len(second)
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
