@@ -62,6 +62,13 @@ COMMANDS = {
         "Find everything that can be wrong with a job before it starts.",
         overrides=True,
     ),
+    "inspect": Command(
+        "rankloom.cli.inspect",
+        "Show the data as tokens: what is trained, and who gets which.",
+        extra="train",
+        packages=("transformers", "tokenizers"),
+        overrides=True,
+    ),
     "layout": Command("rankloom.cli.layout", "Show the resolved sizes, the groups, and a row a rank."),
     "explain": Command(
         "rankloom.cli.explain",
