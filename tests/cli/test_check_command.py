@@ -133,8 +133,8 @@ def test_json(capsys: Capture, tmp_path: Path) -> None:
     assert (printed["program"], printed["origin"], printed["exit_code"]) == ("rankloom", str(path), 2)
     assert printed["counts"] == {"error": 1, "warning": 0, "note": 0}
     message = (
-        "train.global_batch_size 6 is not a multiple of 8 = train.micro_batch_size 1 x 8 lanes; try 8 "
-        "(8 lanes = 8 / (1 x 1 x 1): cluster.world_size / (pipeline x runtime context x tensor parallel size))"
+        "train.global_batch_size 6 is not a multiple of 8 = train.micro_batch_size 1 x 8 lanes; try 8 (8 "
+        "lanes = 8 / (1 x 1 x 1): cluster.world_size / (pipeline x runtime context x tensor parallel size))"
     )
     where, micro = f"train section of {path}", "train.micro_batch_size"
     assert printed["findings"] == [
@@ -165,6 +165,20 @@ def test_json(capsys: Capture, tmp_path: Path) -> None:
         "world",
     ]
     assert (printed["driver"], printed["calls"], printed["read"], printed["ignored"]) == (None, [], [], [])
+
+
+def test_json_of_values_that_json_has_no_word_for(capsys: Capture, tmp_path: Path) -> None:
+    path, _ = written(tmp_path, data={"train": [{"path": "none.jsonl", "weight": 2}]})
+    path.write_text(path.read_text() + "optimizer: {lr: .nan, eps: !!binary aGk=, name: !!set {a, b}}\n")
+    printed = report(capsys, str(path), "--schedule.min_lr", ".inf")
+    values = {f["places"][0]["key"]: f["places"][0]["value"] for f in printed["findings"]}
+    assert values == {
+        "data.train": [{"path": "none.jsonl", "weight": 2.0}],
+        "optimizer.lr": "nan",
+        "optimizer.eps": "b'hi'",
+        "optimizer.name": values["optimizer.name"],
+        "schedule.min_lr": "inf",
+    }
 
 
 def test_json_without_a_layout(capsys: Capture) -> None:
@@ -206,9 +220,7 @@ def test_the_resolved_config_is_input_again(capsys: Capture, tmp_path: Path) -> 
     again.write_text(out)
     first, second = report(capsys, *arguments), report(capsys, str(again))
     assert (first["exit_code"], first["sizes"]) == (code, second["sizes"])
-    told = [
-        [f["message"] for f in each["findings"] if f["severity"] != "note"] for each in (first, second)
-    ]
+    told = [[f["message"] for f in each["findings"] if f["severity"] != "note"] for each in (first, second)]
     assert told[0] == told[1]
     _, resolved_again, _ = run(capsys, str(again), "--resolved")
     assert yaml.safe_load(resolved_again) == yaml.safe_load(out)
@@ -292,6 +304,9 @@ def test_older_spellings_of_impossible_sizes(capsys: Capture, value: str) -> Non
         (["--learning-rate", "3", DEMO], "--learning_rate is not an option of this command; a setting is"),
         ([DEMO, "--fast"], "--fast is not an option of this command; a setting is written with its section"),
         ([DEMO, "more.yaml"], "'more.yaml' does not belong to any --key.sub; write --key.sub VALUE"),
+        ([DEMO, "--train.seed", "[&x [*x]]"], "the value of --train.seed is not valid YAML: '[&x [*x]]' ("),
+        ([DEMO, "--train.seed", "[" * 3000], "the value of --train.seed is not valid YAML: '[[["),
+        ([DEMO, "--train.seed", "9" * 5000], "the value of --train.seed is not valid YAML: '999"),
         ([DEMO, "--train.seed"], "--train.seed has no value; write --train.seed VALUE"),
         (["--from", "deepspeed", DEMO], "--from 'deepspeed' is not known; it is one of rankloom, megatron"),
         (["--world-size", "8", "--sequence-parallel", "maybe"], "--sequence-parallel is true or false, not"),
@@ -344,6 +359,8 @@ def test_files_that_are_no_config(capsys: Capture, tmp_path: Path, content: byte
         "model: {config: [1]}\ntrain: {global_batch_size: 8, max_steps: 1}\n",
         "model: {config: {model_type: [a]}}\n",
         "parallel: {context_parallel_size: 100000000000000000000}\ncluster: {world_size: 8}\n",
+        "cluster: {world_size: 8, gpus_per_node: 10000000000000000000000, keys: 1}\n",
+        "cluster: {world_size: 8, nvlink_domain_size: 10000000000000000000000, keys: 1}\n",
     ],
 )
 def test_odd_values_are_findings(capsys: Capture, tmp_path: Path, text: str) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 
-from rankloom.config.examine import Examined
+from pydantic import BaseModel
+
+from rankloom.config.examine import Examined, Place
 from rankloom.config.findings import SEVERITIES, Finding
 from rankloom.errors import UserError
 from rankloom.layout import DriverOutcome, Reach
@@ -72,7 +75,7 @@ class Report:
         }
 
     def _finding(self, finding: Finding) -> dict[str, object]:
-        places = [asdict(self.examined.place(key)) for key in finding.keys]
+        places = [_place_object(self.examined.place(key)) for key in finding.keys]
         return {
             "severity": finding.severity,
             "topic": finding.topic,
@@ -86,6 +89,22 @@ def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Errors, then warnings, then notes; each once, otherwise in the order they were found."""
     once = {(finding.severity, finding.text): finding for finding in findings}
     return tuple(sorted(once.values(), key=lambda finding: SEVERITIES.index(finding.severity)))
+
+
+def _place_object(place: Place) -> dict[str, object]:
+    return {**asdict(place), "value": _plain(place.value)}
+
+
+def _plain(value: object) -> object:
+    """The value as JSON has it; what JSON has no word for (a number that is none, bytes) as a text."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    is_json = value is None or isinstance(value, str | int) or (isinstance(value, float) and isfinite(value))
+    return value if is_json else str(value)
 
 
 def _outcome_object(outcome: DriverOutcome) -> dict[str, object]:

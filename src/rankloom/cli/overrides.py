@@ -86,8 +86,11 @@ def _value(key: str, text: str) -> object:
             f"the value of --{key} starts with {text[0]}, which means something else in YAML; quote it: "
             f"'\"{text}\"', or as an entry of a list '[\"{text}\"]'"
         )
+    from rankloom.config.shown import shown  # not before a command needs them
+    from rankloom.config.yaml_file import read_value
+
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        reason = getattr(error, "problem", None) or str(error)
-        raise UserError(f"the value of --{key} is not valid YAML: {text!r} ({reason})") from error
+        return read_value(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = getattr(error, "problem", None) or str(error)[:100]
+        raise UserError(f"the value of --{key} is not valid YAML: {shown(text)} ({reason})") from error

@@ -10,7 +10,7 @@ import yaml
 
 from rankloom.errors import UserError
 
-__all__ = ["as_number", "read_yaml"]
+__all__ = ["as_number", "read_value", "read_yaml"]
 
 # YAML 1.1, which PyYAML reads, wants a dot and a signed exponent; YAML 1.2 and everybody write 3e-4 and 1e6.
 _EXPONENT_FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
@@ -43,6 +43,13 @@ def _as_written(loader: _Loader, node: yaml.Node) -> str:
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT_FLOAT, list("-+.0123456789"))
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _as_written)
+
+
+def read_value(text: str) -> object:
+    """The value that a text is in YAML 1.1. Raises yaml.YAMLError, ValueError or RecursionError."""
+    loader = yaml.SafeLoader(text)
+    loader.deep_construct = True
+    return loader.get_single_data()
 
 
 def as_number(value: object) -> object:

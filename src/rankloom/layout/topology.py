@@ -50,7 +50,7 @@ class Topology:
         ranks = _ranks(layout)
         return cls(
             first_rank=layout.rank_offset,
-            domains=ranks // _positive("nvlink_domain_size", nvlink_domain_size),
+            domains=_consecutive(ranks, _positive("nvlink_domain_size", nvlink_domain_size)),
             nodes=_nodes(ranks, gpus_per_node),
             nvlink_domain_size=nvlink_domain_size,
             gpus_per_node=gpus_per_node,
@@ -147,7 +147,12 @@ def _ranks(layout: GTPParallelLayout) -> IntArray:
 def _nodes(ranks: IntArray, gpus_per_node: int | None) -> IntArray:
     if gpus_per_node is None:
         return np.full_like(ranks, UNKNOWN)
-    return ranks // _positive("gpus_per_node", gpus_per_node)
+    return _consecutive(ranks, _positive("gpus_per_node", gpus_per_node))
+
+
+def _consecutive(ranks: IntArray, size: int) -> IntArray:
+    """The place of each rank where consecutive ranks fill places of ``size``, which may be any integer."""
+    return ranks // min(size, int(ranks[-1]) + 1)
 
 
 def _positive(setting: str, size: int) -> int:
