@@ -11,6 +11,7 @@ from rankloom.config.examine import Examined
 from rankloom.config.findings import Finding
 from rankloom.config.refusals import refused_for_training
 from rankloom.errors import UserError
+from rankloom.train.sinks import check_sinks
 
 __all__ = ["check_before_start"]
 
@@ -24,6 +25,7 @@ def check_before_start(resolved: ResolvedConfig) -> None:
         *_model(examined),
         *check_data(examined),
         *check_outputs(examined),
+        *check_sinks(resolved),
     ]
     errors = [finding.text for finding in found if finding.severity == "error"]
     if errors:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rankloom.config import ResolvedConfig
-from rankloom.errors import RunError, UserError
+from rankloom.config.findings import Finding
+from rankloom.errors import RunError
+from rankloom.plan.exported import folders_of_export, model_folder
 from rankloom.train.metrics import MetricsFile
 
-__all__ = ["Sink", "TensorBoardSink", "WandbSink", "open_sinks", "refuse_missing_packages"]
+__all__ = ["Sink", "TensorBoardSink", "WandbSink", "check_sinks", "open_sinks"]
 
 PACKAGES = (("logging.tensorboard", "tensorboardX", "logging"), ("logging.wandb", "wandb", "wandb"))
 
@@ -28,14 +30,20 @@ class Sink(Protocol):
         """What was written is complete after this."""
 
 
-def refuse_missing_packages(resolved: ResolvedConfig) -> None:
-    """Raises UserError for a setting whose package is not installed, naming the extra that brings it."""
+def check_sinks(resolved: ResolvedConfig) -> Iterator[Finding]:
+    """Settings whose package is not installed, with the extra that brings it; TensorBoard files that the
+    trained model would replace."""
     for key, package, extra in PACKAGES:
         if resolved.value(key) is not None and find_spec(package) is None:
-            raise UserError(
-                f"{key} needs {package}, which is not installed: pip install 'rankloom[{extra}]' "
-                f"({resolved.where(key)})"
+            message = f"{key} needs {package}, which is not installed: pip install 'rankloom[{extra}]'"
+            yield Finding("error", "outputs", message, (key,), resolved.where(key))
+    board, key = resolved.logging.tensorboard, "logging.tensorboard"
+    for folder in folders_of_export(model_folder(resolved.checkpoint.dir)):
+        if board is not None and Path(board).resolve().is_relative_to(folder.resolve()):
+            message = (
+                f"{key}: {board} lies in {folder}, which the trained model replaces; set it to another folder"
             )
+            yield Finding("error", "outputs", message, (key,), resolved.where(key))
 
 
 def open_sinks(resolved: ResolvedConfig) -> list[Sink]:
