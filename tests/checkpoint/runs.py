@@ -1,5 +1,5 @@
-"""Training bodies with saves and loads in them, and the state of a whole run gathered without the package's own
-boxes: whole flat buffers, then shards, then TP slices."""
+"""Training bodies with saves and loads in them, and the state of a whole run gathered without the package's
+own boxes: whole flat buffers, then shards, then TP slices."""
 
 from __future__ import annotations
 

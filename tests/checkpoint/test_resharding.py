@@ -1,4 +1,4 @@
-"""A save in one layout loads in any other: both moments, masters and weights bit-equal, and training goes on."""
+"""A save in one layout loads in any other: moments, masters and weights bit-equal; training goes on."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def test_another_dtype_of_the_weights_takes_the_masters(
     after = loaded(ranks, "4 W4", replace(r, dtype=here), tmp_path)
     for name, tensor in before.tensors.items():
         kind, parameter = name.split("/")
-        expected = before.tensors[f"master/{parameter}"].to(getattr(torch, here)) if kind == "weight" else tensor
+        master = before.tensors[f"master/{parameter}"]
+        expected = master.to(getattr(torch, here)) if kind == "weight" else tensor
         assert torch.equal(after.tensors[name], expected), name
     assert after.losses == pytest.approx(before.losses[3:], rel=2e-2)
     assert after.notes[-1] == f"weights were saved in {there} and are kept in torch.{here} now"

@@ -198,11 +198,11 @@ def test_a_foreign_folder_is_not_replaced_and_the_new_model_stays(tmp_path: Path
         path.mkdir()
         (path / "file").write_text(path.name)
     with pytest.raises(UserError, match=r"model was not written by .* it is in .*model\.partial"):
-        module._replace(folder)
+        module.replace_folder(folder)
     assert (folder / "file").read_text() == "model"
     assert (new / "file").read_text() == "model.partial"
     mark_exported(folder, GTPParallelLayout.resolve(world_size=2), version="1")
-    module._replace(folder)
+    module.replace_folder(folder)
     assert (folder / "file").read_text() == "model.partial"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
@@ -212,6 +212,6 @@ def test_a_full_disk_names_the_folder_and_leaves_no_part(tmp_path: Path) -> None
     (tmp_path / "model.partial").mkdir()
     for error in (OSError(28, "No space left on device"), SafetensorError("No space left on device")):
         with pytest.raises(RunError, match=r"model cannot be written: No space left on device$"):  # noqa: SIM117
-            with module._removed_unless_whole(tmp_path / "model"):
+            with module.removed_unless_whole(tmp_path / "model"):
                 raise error
     assert list(tmp_path.iterdir()) == []

@@ -69,7 +69,7 @@ class _Flight:
     rank_state: Any
     num_updates: int
     stage: _Stage = _Stage.WRITING
-    failure: str = ""
+    failure: str = ""  # this rank's own; none where it gave up because another has failed
     told: bool = False
     cancelled: threading.Event = field(default_factory=threading.Event)
     thread: threading.Thread | None = None
@@ -130,13 +130,10 @@ class Checkpointer:
         folder = checkpoint_folder(self._directory, step)
         with together(self._comm, "checkpoint: folder"):
             flight = self._prepare(step, folder, state, rank_state)
-        if self._background:
-            flight.thread = threading.Thread(
-                target=self._write, args=(flight,), name=f"checkpoint-{step}", daemon=True
-            )
-            flight.thread.start()
-        else:
-            self._write(flight)
+        flight.thread = threading.Thread(
+            target=self._write, args=(flight,), name=f"checkpoint-{step}", daemon=True
+        )
+        flight.thread.start()
         self._flight = flight
         if not self._background:
             self.wait()
@@ -173,7 +170,7 @@ class Checkpointer:
         self._flight = None
         try:
             with together(self._comm, "checkpoint: end"):
-                if flight.stage is _Stage.FAILED:
+                if flight.failure:
                     raise RunError(flight.failure)
         except RunError as error:
             if self._is_first:
@@ -182,7 +179,7 @@ class Checkpointer:
 
     def _stages(self, flight: _Flight) -> set[_Stage]:
         mine = torch.tensor([flight.stage], device=self._comm.device)
-        told = self._comm["world"].stack(mine, f"checkpoint of step {flight.step}: progress")
+        told = self._comm["world"].stack(mine, "checkpoint: progress")
         return {_Stage(stage) for stage in told.flatten().tolist()}
 
     @property
@@ -198,7 +195,7 @@ class Checkpointer:
     def _arrive(self, step: int) -> None:
         """A call on some of the ranks ends here: the watchdog names those that did not come."""
         mine = torch.tensor([step, zlib.crc32(str(self._directory).encode())], device=self._comm.device)
-        told = self._comm["world"].stack(mine, f"save the checkpoint of step {step}").tolist()
+        told = self._comm["world"].stack(mine, "checkpoint: arrival").tolist()
         for rank, theirs in zip(self._comm["world"].ranks, told, strict=True):
             if theirs != told[0]:
                 what = f"step {theirs[0]}" if theirs[0] != told[0][0] else "another folder"
@@ -229,7 +226,8 @@ class Checkpointer:
                 name = MANIFEST
                 self._finish(flight, {self._comm.rank: facts})
         except BaseException as error:  # nothing may be lost in a thread
-            flight.failure = _reason(error, flight.partial / name)
+            given_up = isinstance(error, InterruptedError) and flight.cancelled.is_set()
+            flight.failure = "" if given_up else _reason(error, flight.partial / name)
             flight.stage = _Stage.FAILED
         else:
             flight.stage = _Stage.DONE

@@ -22,7 +22,7 @@ from rankloom.plan import Placement
 from rankloom.plan.exported import folders_of_export, mark_exported, refuse_foreign_folders
 from rankloom.weights import SmallUnit, WeightUnit
 
-__all__ = ["export", "logical_parameters", "write_configs"]
+__all__ = ["export", "logical_parameters", "removed_unless_whole", "replace_folder", "write_configs"]
 
 MAX_FILE_BYTES = 4 * 10**9
 
@@ -57,17 +57,17 @@ def export(model: ShardedModel, folder: Path, *, tokenizer: Any = None) -> None:
     """
     writer = None
     if _is_first(model):
-        with _removed_unless_whole(folder):
+        with removed_unless_whole(folder):
             writer = _Writer(folders_of_export(folder)[1], model.comm.layout)
     for name, value in logical_parameters(model):
         if writer is not None:
-            with _removed_unless_whole(folder):
+            with removed_unless_whole(folder):
                 writer.add(name, value)
     if writer is not None:
-        with _removed_unless_whole(folder):
+        with removed_unless_whole(folder):
             writer.close()
             write_configs(model, writer.folder, tokenizer)
-        _replace(folder)
+        replace_folder(folder)
     model.comm["world"].stack(torch.zeros(1, device=model.comm.device), "end of export")
 
 
@@ -76,7 +76,7 @@ def _is_first(model: ShardedModel) -> bool:
 
 
 @contextmanager
-def _removed_unless_whole(folder: Path) -> Iterator[None]:
+def removed_unless_whole(folder: Path) -> Iterator[None]:
     """A part of a model helps nobody, least of all on a full disk."""
     partial = folders_of_export(folder)[1]
     try:
@@ -87,7 +87,7 @@ def _removed_unless_whole(folder: Path) -> Iterator[None]:
         raise RunError(f"the model folder {folder} cannot be written: {reason}") from error
 
 
-def _replace(folder: Path) -> None:
+def replace_folder(folder: Path) -> None:
     """Puts the new folder in the place of the one before."""
     _, new, old = folders_of_export(folder)
     try:

@@ -33,13 +33,13 @@ def folders_of_export(folder: Path) -> tuple[Path, Path, Path]:
     return folder, folder.with_name(folder.name + ".partial"), folder.with_name(folder.name + ".old")
 
 
-def refuse_foreign_folders(*folders: Path) -> None:
+def refuse_foreign_folders(*folders: Path, remedy: str = "set checkpoint.dir to another folder") -> None:
     """Raises UserError where one of these, of ``folders_of_export``, holds anything no export has written."""
     for path in folders:
         if path.is_symlink() or (path.exists() and not _is_ours(path)):
             raise UserError(
                 f"{path} was not written by rankloom (a folder that was holds {_MARKER}), and an export "
-                "would replace it; move it away, or set checkpoint.dir to another folder"
+                f"would replace it; move it away, or {remedy}"
             )
 
 
