@@ -59,3 +59,21 @@ def test_the_rate_does_not_depend_on_what_was_asked_before() -> None:
     later = [lr.at(n) for n in (500, 8, 500, 80)]
     assert later[0] == later[2]
     assert later == [rate(decay="cosine").at(n) for n in (500, 8, 500, 80)]
+
+
+def test_wsd_stays_and_then_falls_as_megatron_lets_it() -> None:
+    """Warm-up over 80, then 1 until the last 200 of 800, then 2 x 0.5^x - 1."""
+    lr = rate(decay="wsd", wsd_decay_samples=200)
+    assert [lr.at(n) for n in (40, 80, 300, 600)] == [0.5, 1.0, 1.0, 1.0]
+    assert lr.at(700) == pytest.approx(2 * 0.5**0.5 - 1, rel=1e-15)
+    assert lr.at(800) == lr.at(900) == 0.0
+    low = rate(decay="wsd", wsd_decay_samples=200, peak=3.0, minimum=1.0)
+    assert low.at(600) == 3.0
+    assert low.at(650) == pytest.approx(1 + 2 * (2 * 0.5**0.25 - 1), rel=1e-15)
+    assert low.at(800) == 1.0
+
+
+def test_wsd_that_would_begin_in_the_warm_up_begins_after_it() -> None:
+    lr = rate(decay="wsd", wsd_decay_samples=5000)
+    assert lr.at(80) == 1.0
+    assert lr.at(440) == pytest.approx(2 * 0.5**0.5 - 1, rel=1e-15)

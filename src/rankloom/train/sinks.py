@@ -74,7 +74,7 @@ class TensorBoardSink:
 
         self._folder = folder
         try:
-            self._writer: Any = SummaryWriter(str(folder), purge_step=1)
+            self._writer: Any = SummaryWriter(str(folder), purge_step=1, flush_secs=10)
         except OSError as error:
             raise self._not_writable(error) from error
 
