@@ -164,3 +164,9 @@ def test_every_batch_divides_or_the_remedies_do(
     if smaller := re.search(r"or train\.micro_batch_size (\d+)", message):
         size = int(smaller[1])
         BatchArithmetic.compute(the_layout, global_batch_size=global_batch_size, micro_batch_size=size)
+
+
+def test_a_microbatch_of_any_size_is_refused_at_once() -> None:
+    layout = GTPParallelLayout.resolve(world_size=2)
+    with pytest.raises(UserError, match=r"; try 2\d+, or train\.micro_batch_size 4 \("):
+        BatchArithmetic.compute(layout, global_batch_size=8, micro_batch_size=10**25)

@@ -24,6 +24,8 @@ __all__ = [
     "sequence_multiple",
 ]
 
+MOST_TRIED = 2**16  # larger microbatches are not looked at for a remedy
+
 
 @dataclass(frozen=True)
 class BatchArithmetic:
@@ -114,7 +116,9 @@ def _check_divides(
     lanes_text, arithmetic = _lanes_text(layout)
     remedies = [f"try {_neighbours(size, step)}"]
     if size % lanes == 0:
-        sizes = [micro for micro in range(1, micro_batch_size) if size // lanes % micro == 0]
+        rows = size // lanes
+        smaller = range(1, min(micro_batch_size, rows + 1, MOST_TRIED))
+        sizes = [micro for micro in smaller if rows % micro == 0]
         remedies.append(f"or {micro_key} {sizes[-1]}")
     raise UserError(
         f"{key} {size} is not a multiple of {step} = {micro_key} "
