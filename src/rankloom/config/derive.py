@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import TypeVar
 
 from rankloom.config.batch import sequence_multiple
+from rankloom.config.energon import ENERGON, PACKING_WINDOW
 from rankloom.config.rampup import BatchSizes
 from rankloom.config.schema import (
     CheckpointSection,
@@ -38,6 +39,13 @@ def _fill(section: AnySection, values: Mapping[str, object]) -> AnySection:
 def fill_parallel(parallel: ParallelSection, layout: GTPParallelLayout) -> ParallelSection:
     """Sequence parallelism, W and Q as the layout derived them."""
     return _fill(parallel, {key: getattr(layout, key) for key in ParallelSection.model_fields})
+
+
+def fill_window(data: DataSection, *, window_is_set: bool) -> DataSection:
+    """A default window is smaller where each virtual lane has one."""
+    if window_is_set or data.source != ENERGON:
+        return data
+    return data.model_copy(update={"packing_window": PACKING_WINDOW})
 
 
 def fill_data(data: DataSection, layout: GTPParallelLayout, *, length_is_set: bool) -> DataSection:

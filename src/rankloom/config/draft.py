@@ -19,8 +19,10 @@ from rankloom.config.derive import (
     fill_logging,
     fill_parallel,
     fill_schedule,
+    fill_window,
     schedule_problems,
 )
+from rankloom.config.energon import ENERGON, check_virtual_lanes
 from rankloom.config.findings import Finding, Topic
 from rankloom.config.keys import KEYS, MODEL_CONFIG
 from rankloom.config.overlay import Overlay, lay_over
@@ -49,6 +51,7 @@ Settings = Mapping[str, object]
 
 GLOBAL, MICRO, EVAL = "train.global_batch_size", "train.micro_batch_size", "train.eval_batch_size"
 RAMPUP, LENGTH = "train.rampup_batch_size", "data.max_seq_length"
+SOURCE, VIRTUAL_LANES, WINDOW = "data.source", "data.num_virtual_lanes", "data.packing_window"
 
 # What a layout's error may speak of, to say where those numbers came from.
 _LAYOUT_KEYS: Mapping[str, str] = {
@@ -137,6 +140,7 @@ class Draft:
         train = self.get(TrainSection)
         if train is None:
             return None
+        self._check_virtual_lanes(layout)
         micro, evaluation = train.micro_batch_size, train.eval_batch_size
         if not self.sound(MICRO):
             return None
@@ -164,11 +168,23 @@ class Draft:
             )
         return batch
 
+    def _check_virtual_lanes(self, layout: GTPParallelLayout) -> None:
+        data = self.get(DataSection)
+        if data is not None and data.source == ENERGON and self.sound(SOURCE, VIRTUAL_LANES):
+            self._attempt(
+                lambda: check_virtual_lanes(data.num_virtual_lanes, layout.batch_parallel_size),
+                topic="data",
+                keys=lambda _: (VIRTUAL_LANES,),
+            )
+
     def fill(self, layout: GTPParallelLayout | None) -> None:
         """Fills in derived values, and refuses a row length that the layout cannot cut."""
         parallel, data = self.get(ParallelSection), self.get(DataSection)
         if layout is not None and parallel is not None:
             self.sections[ParallelSection] = fill_parallel(parallel, layout)
+        if data is not None:
+            data = fill_window(data, window_is_set=self.overlay.values.get(WINDOW) is not None)
+            self.sections[DataSection] = data
         if layout is not None and data is not None and self.sound(LENGTH):
             data = fill_data(data, layout, length_is_set=self.overlay.values.get(LENGTH) is not None)
             self.sections[DataSection] = data

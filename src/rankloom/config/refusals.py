@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from rankloom.config.energon import ENERGON, energon_problems
 from rankloom.config.findings import Finding
 from rankloom.config.overlay import section_place
 from rankloom.config.resolved import ResolvedConfig
@@ -44,7 +45,7 @@ def _without_input(value: Value, *, origin: str) -> Iterator[Finding]:
             "one from scratch"
         )
         yield Finding("error", "training", message, ("model.path",), section_place("model", origin))
-    if value("data.train") is None:
+    if value("data.train") is None and value("data.source") != ENERGON:
         message = "there is no data to train on: set data.train to a JSONL file of chats, or to python-docs"
         yield Finding("error", "training", message, ("data.train",), section_place("data", origin))
 
@@ -68,7 +69,8 @@ def without_validation(value: Value, *, where: Callable[[str], str]) -> Iterator
 
 
 def not_available(value: Value, *, where: Callable[[str], str]) -> Iterator[Finding]:
-    """A finding for each setting whose part of training is not there yet; ``where`` a setting came from."""
+    """A finding for each setting whose part of training is not there yet, or does not go with the source of
+    the data; ``where`` a setting came from."""
     wishes: tuple[tuple[str, Callable[[object], bool], str, str], ...] = (
         (
             "parallel.pipeline_model_parallel_size",
@@ -83,3 +85,4 @@ def not_available(value: Value, *, where: Callable[[str], str]) -> Iterator[Find
         if is_wished(value(key)):
             message = f"{key} {value(key)}: {what} is not available yet; set it to {remedy}"
             yield Finding("error", "training", message, (key,), where(key))
+    yield from energon_problems(value, where=where)

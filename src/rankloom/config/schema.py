@@ -73,13 +73,16 @@ class ParallelSection(Section):
 class DataSection(Section):
     """Chat records and how they become rows of tokens."""
 
+    source: Literal["chats", "energon"] = "chats"
+    path: Text | None = None  # of source energon: a data set made ready with energon prepare
+    num_virtual_lanes: Count = 64  # of source energon: parts it is cut into, a multiple of the lanes
     train: DataSources | None = None  # files, globs, saved data sets, "python-docs"
     validation: DataSources | None = None
     validation_split: Share = 0.0  # of the records of data.train, instead of data.validation
     train_on: Literal["all_turns", "last_turn", "all"] = "all_turns"
     max_seq_length: Count = 512  # tokens of a row; as a default, rounded up to what the layout can cut
     packing: bool | Literal["first_fit_decreasing", "greedy", "none"] = True  # true: greedy
-    packing_window: Count = 1024  # records that first_fit_decreasing looks at together
+    packing_window: Count = 1024  # records that first_fit_decreasing looks at together; 128 with energon
     seed: NonNegativeInt = 0
     last_batch: Literal["fill", "drop"] = "fill"
     balance: Literal["none", "work"] = "none"  # how the rows of a step are dealt to lanes

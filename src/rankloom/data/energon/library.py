@@ -1,0 +1,64 @@
+"""The library itself: whether it is there, and quiet."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib.metadata import PackageNotFoundError, version
+from typing import TextIO
+
+from rankloom.errors import UserError
+
+__all__ = ["ENERGON", "energon_version", "hushed", "require_energon"]
+
+ENERGON = "megatron-energon"
+
+
+def energon_version() -> str | None:
+    """Of the installed Energon; None where there is none."""
+    try:
+        return version(ENERGON)
+    except PackageNotFoundError:
+        return None
+
+
+def require_energon() -> str:
+    """The version of Energon. Raises UserError naming the extra that brings it, if it is not installed."""
+    found = energon_version()
+    if found is None:
+        raise UserError(
+            f'data.source energon needs {ENERGON}; install it with: pip install "rankloom[energon]"'
+        )
+    return found
+
+
+class _Muffled(io.TextIOBase):
+    """A stream without what one thread writes to it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._thread = threading.get_ident()
+
+    def write(self, text: str) -> int:
+        if threading.get_ident() == self._thread:
+            return len(text)
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        return False
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Energon prints how it cuts the data, progress bars, and every error before it raises it: nothing of
+    that is seen inside this. What other threads print is; what is raised here is raised."""
+    # Both may be missing, in a program without a terminal.
+    out, err = (stream or io.StringIO() for stream in (sys.stdout, sys.stderr))
+    with redirect_stdout(_Muffled(out)), redirect_stderr(_Muffled(err)):
+        yield

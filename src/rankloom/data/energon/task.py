@@ -1,0 +1,194 @@
+"""What Energon does with a sample: a cooker takes its chat, this project's code makes tokens of it, and
+Energon's packing hooks lay chats into rows."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from megatron.energon import (
+    Cooker,
+    DefaultTaskEncoder,
+    Sample,
+    SkipSample,
+    basic_sample_keys,
+    edataclass,
+    stateless,
+)
+from numpy.typing import NDArray
+
+from rankloom.data.dataset import NOTHING_TRAINED, TOO_LONG
+from rankloom.data.encoding import ChatEncoder
+from rankloom.data.packing import Packing, pack_epoch
+from rankloom.errors import RankloomError, UserError
+from rankloom.records import ChatRecord, chat_of
+from rankloom.records.record import BadRecordError
+
+__all__ = ["ChatTask", "EncodedChat", "PackedChats", "RowSettings"]
+
+NOT_JSON = "not valid JSON"
+
+
+@dataclass(frozen=True)
+class RowSettings:
+    """How samples become rows; the settings of the same names."""
+
+    max_seq_length: int
+    packing: Packing = "greedy"
+    packing_window: int = 128
+    bad_records: str = "error"
+    overlong: str = "drop"
+
+
+@edataclass
+class RawChat(Sample):
+    """``content``: the bytes of a part, or what was read from them; ``number``: its place in the data set."""
+
+    content: object
+    number: int
+    place: str
+
+
+@edataclass
+class EncodedChat(Sample):
+    """Tokens of one chat: ids int32 [T], trained bool [T]; ``place``: where it is, for messages."""
+
+    number: int
+    place: str
+    ids: NDArray[np.int32]
+    trained: NDArray[np.bool_]
+    truncated: bool
+
+
+@edataclass
+class PackedChats(Sample):
+    """The chats of one row, in order."""
+
+    chats: tuple[EncodedChat, ...]
+
+
+@stateless
+def _take_chat(sample: dict[str, Any]) -> RawChat:
+    place = f"{sample['__shard__']}, sample {sample['__key__']}"
+    if "json" not in sample:
+        parts = ", ".join(sorted(part for part in sample if not part.startswith("__"))) or "none"
+        raise UserError(f'{place}: has no part "json" with a chat; its parts are {parts}')
+    return RawChat(
+        **basic_sample_keys(sample),
+        content=sample["json"],
+        number=int(sample["__restore_key__"][-1]),
+        place=place,
+    )
+
+
+class ChatTask(DefaultTaskEncoder):
+    """Energon's task encoder of one virtual lane.
+
+    ``skipped``: samples left out so far, by reason.
+    """
+
+    cookers = (Cooker(_take_chat),)
+    decoder = None  # parts stay bytes: no image library is asked
+
+    def __init__(self, encoder: ChatEncoder, settings: RowSettings) -> None:
+        super().__init__()
+        self.skipped: Counter[str] = Counter()
+        self._encoder = encoder
+        self._settings = settings
+
+    @stateless
+    def encode_sample(self, sample: RawChat) -> EncodedChat:
+        """Raises SkipSample for what is left out and counted, UserError for what ends the run."""
+        try:
+            ids, trained = self._tokens(sample)
+        except BadRecordError as problem:
+            self._bad_record(sample.place, problem)
+            raise SkipSample from None
+        longest = self._settings.max_seq_length
+        too_long = len(ids) > longest
+        if too_long and self._settings.overlong == "error":
+            raise UserError(
+                f"{sample.place} has {len(ids)} tokens, data.max_seq_length is {longest}; raise "
+                "data.max_seq_length, or set data.overlong to drop or truncate"
+            )
+        if too_long and self._settings.overlong == "drop":
+            raise self._left_out(TOO_LONG)
+        ids, trained = ids[:longest], trained[:longest]
+        if not trained[1:].any():
+            raise self._left_out(NOTHING_TRAINED)
+        return EncodedChat.derive_from(  # type: ignore[no-any-return]
+            sample, number=sample.number, place=sample.place, ids=ids, trained=trained, truncated=too_long
+        )
+
+    def select_samples_to_pack(self, samples: list[EncodedChat]) -> list[list[EncodedChat]]:
+        """The rows of a window of samples."""
+        rows = pack_epoch(
+            [len(sample.ids) for sample in samples],
+            range(len(samples)),
+            max_seq_length=self._settings.max_seq_length,
+            packing=self._settings.packing,
+            window=len(samples),
+        )
+        return [[samples[place] for place in row] for row in rows]
+
+    @stateless
+    def pack_selected_samples(self, samples: list[EncodedChat]) -> PackedChats:
+        """One row."""
+        return PackedChats.derive_from(samples[0], chats=tuple(samples))  # type: ignore[no-any-return]
+
+    def on_error(self, error: Exception, sample: Any, sources: Sequence[Any] | None = None) -> None:
+        """Energon's error handler, which would go on without the sample.
+
+        Raises what this project raised, and UserError with shard and key for everything else. Only a line
+        that is no JSON is a bad record like others: Energon reads it before the cooker does.
+        """
+        if isinstance(error, RankloomError):
+            raise error
+        place = _place_of(sample, sources)
+        reason = " ".join(str(error).split())[:200] or "no reason given"
+        if not isinstance(error, json.JSONDecodeError):
+            raise UserError(f"{place}: {type(error).__name__}: {reason}") from error
+        self._bad_record(place, BadRecordError(NOT_JSON, reason))
+
+    def _bad_record(self, place: str, problem: BadRecordError) -> None:
+        if self._settings.bad_records == "error":
+            raise UserError(
+                f"{place}: {problem} ({self._encoder.template.name}). Mend the sample, or leave bad records "
+                "out with data.bad_records: skip"
+            ) from None
+        self.skipped[problem.reason] += 1
+
+    def _tokens(self, sample: RawChat) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        chat = chat_of(_value(sample.content))
+        record = ChatRecord(sample.number, chat.messages, sample.place, None, tools=chat.tools, unit="sample")
+        (found,) = self._encoder.tokenize([self._encoder.render(record)])
+        if isinstance(found, BadRecordError):
+            raise found
+        return found
+
+    def _left_out(self, reason: str) -> SkipSample:
+        self.skipped[reason] += 1
+        return SkipSample()
+
+
+def _place_of(sample: Any, sources: Sequence[Any] | None) -> str:
+    if sources:
+        return f"{sources[0].shard_name}, sample {sources[0].index}"
+    parts = getattr(sample, "data", None)  # before Energon has made a sample of what it read
+    raw = parts[0] if isinstance(parts, tuple) and parts else sample
+    if isinstance(raw, Mapping) and "__key__" in raw:
+        return f"{raw.get('__shard__', 'the data set')}, sample {raw['__key__']}"
+    return "a sample"
+
+
+def _value(content: object) -> object:
+    if not isinstance(content, bytes):
+        return content
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise BadRecordError(NOT_JSON, " ".join(str(error).split())[:120]) from None
