@@ -205,3 +205,19 @@ def test_schedules_that_cannot_be_meant() -> None:
     (note,) = told(look(trained(2, schedule={"warmup_samples": 99}), files=False), "training")
     assert (note.severity, note.keys) == ("note", ("schedule.warmup_samples", "train.max_steps"))
     assert note.message.startswith("schedule.warmup_samples 99 is longer than the run's 16 samples")
+
+
+def test_gradients_are_summed_over_all_copies_of_a_parameter() -> None:
+    """8 ranks, 4 shards: a linear's gradient over 4 ranks and then 2 copies, a norm's once over all 8."""
+    report = look(trained(8, parallel={W: 4}, data={"max_seq_length": 64}), files=False)
+    assert report.job is not None
+    layout = report.job.layout
+
+    def sums(what: str) -> list[tuple[str, int]]:
+        reducing = [r for r in report.job.records if what in r.what and r.kind == "reduce_scatter"]
+        return [(r.group, layout.weights.groups(r.axes).shape[1]) for r in reducing]
+
+    assert sums("model.layers.0") == [("gtp_remat", 4), ("replica", 2)]
+    assert sums("small") == [("gtp_remat_replica", 8)]
+    assert "model.norm.weight" in {p.name for p in report.job.plan.small.placements}
+    assert layout.batch_parallel_size == 8
