@@ -132,8 +132,8 @@ def test_a_schedule_over_tokens_that_the_run_is_too_short_for(tmp_path: Path) ->
     with pytest.raises(UserError) as caught:
         learning_rate(resolved, stream, max_steps=2)
     assert str(caught.value) == (
-        f"schedule.warmup_tokens 1000000 is larger than the run's {tokens} tokens; set schedule.decay_tokens, "
-        "or train longer (schedule section of run.yaml)"
+        f"schedule.warmup_tokens 1000000 is larger than the run's {tokens} tokens; set "
+        "schedule.decay_tokens, or train longer (schedule section of run.yaml)"
     )
 
 
