@@ -26,7 +26,7 @@ def _copies(layout: GTPParallelLayout) -> str:
     replicas = layout.num_weight_replicas
     cuts = [f"cut {shards} ways"] * (shards > 1) + [f"spread over {stages} pipeline stages"] * (stages > 1)
     if not cuts:
-        return "1 whole copy of the weights" if replicas == 1 else f"{replicas} whole copies of the weights"
+        return "1 whole copy of the weights" if replicas == 1 else f"{replicas:,} whole copies of the weights"
     return (
         f"{_count(replicas, 'copy', 'copies')} of the weights, {'each ' * (replicas > 1)}{' and '.join(cuts)}"
     )

@@ -146,7 +146,7 @@ def reach(call: Call, driver: Driver, layout: GTPParallelLayout) -> Reach:
     for axis in (*call.shard, *call.replicate, *call.leader_only):
         if axis not in sizes:
             raise UserError(
-                f"call {call.name}: the driver {driver.spelling} has no axis {axis!r};"
+                f"call {call.name}: {driver.called} has no axis {axis!r};"
                 f" its axes are {', '.join(driver.names)}"
             )
     at_zero = tuple(name for name in driver.names if name not in (*call.shard, *call.replicate))

@@ -59,7 +59,12 @@ class Driver:
     @classmethod
     def of_layout(cls, layout: GTPParallelLayout) -> Driver:
         """The right axes: ``layout.driver_axes()`` over ``DRIVER_AXES``."""
-        return cls("the layout's own axes", DRIVER_AXES, layout.driver_axes(), "runtime")
+        return cls("", DRIVER_AXES, layout.driver_axes(), "runtime")
+
+    @property
+    def called(self) -> str:
+        """ "the driver pp,-1,cp,tp", or that it is the layout itself."""
+        return f"the driver {self.spelling}" if self.spelling else "the layout's own driver"
 
     @property
     def sizes(self) -> dict[str, int]:

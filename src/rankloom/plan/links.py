@@ -126,7 +126,8 @@ def _link_bytes(places: IntArray, records: Sequence[CollectiveRecord]) -> int:
             along += record.count * record.bytes_sent // (places.shape[1] - 1)
         else:
             around += record.count * record.bytes_sent
-    return int((ring * around + chain * along).max())
+    # Python's integers: bytes of a step can be more than 64 bits hold.
+    return max(r * around + c * along for r, c in zip(ring.tolist(), chain.tolist(), strict=True))
 
 
 def _listed(places: Sequence[int], *, limit: int = 4) -> str:
