@@ -208,7 +208,7 @@ def _nearest_values(
 
 
 def _with(settings: Settings, setting: str, value: int) -> Settings:
-    """The settings with another value; another TP takes W along, as it is a remedy only where W follows it."""
+    """The settings with another value; another TP takes W along, being a remedy only where W follows it."""
     changes = {setting: value} | ({W: value} if setting == TP else {})
     return Settings(**(asdict(settings) | changes))
 

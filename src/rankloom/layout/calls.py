@@ -131,9 +131,10 @@ class Reach:
             texts.append(f"it does not say whether to split, copy or call index 0 only of {axes}")
         if self.wrong_pieces:
             rank, lane = self.wrong_pieces[0], self.right_lanes[0]
+            number, piece = len(self.wrong_pieces), self.pieces[rank - self.first_rank]
             texts.append(
-                f"{len(self.wrong_pieces)} of {world} ranks get a piece that is not their lane: rank {rank} gets"
-                f" piece {self.pieces[rank - self.first_rank]} and is in lane {lane}"
+                f"{number} of {world} ranks get a piece that is not their lane: rank {rank} gets piece {piece}"
+                f" and is in lane {lane}"
             )
         if self.remedy and (self.not_named or self.wrong_pieces):
             texts.append(f"try {self.remedy}")
