@@ -133,8 +133,8 @@ class Reach:
             rank, lane = self.wrong_pieces[0], self.right_lanes[0]
             number, piece = len(self.wrong_pieces), self.pieces[rank - self.first_rank]
             texts.append(
-                f"{number} of {world} ranks get a piece that is not their lane: rank {rank} gets piece {piece}"
-                f" and is in lane {lane}"
+                f"{number} of {world} ranks get a piece that is not their lane: rank {rank} gets piece"
+                f" {piece} and is in lane {lane}"
             )
         if self.remedy and (self.not_named or self.wrong_pieces):
             texts.append(f"try {self.remedy}")
