@@ -59,7 +59,8 @@ def reference(resolved: ResolvedConfig, tokenizer_folder: Path) -> Trajectory:
     documents = _documents(resolved, tokenizer, {line for step in steps for row in step for line in row})
     model = _model(resolved, tokenizer)
     start = _copy(model)
-    trainer = _Trainer(model, resolved, max_steps=len(steps))
+    num_tokens = sum(len(documents[line].ids) for step in steps for row in step for line in row)
+    trainer = _Trainer(model, resolved, max_steps=len(steps), num_tokens=num_tokens)
     rows = [trainer.step([[documents[line] for line in row] for row in step]) for step in steps]
     return Trajectory(rows, _copy(model), start)
 
@@ -115,7 +116,7 @@ def _model(resolved: ResolvedConfig, tokenizer: Any) -> Any:
 class _Trainer:
     """``masters`` are the fp32 parameters: the model's own, or copies of a model in another dtype."""
 
-    def __init__(self, model: Any, resolved: ResolvedConfig, *, max_steps: int) -> None:
+    def __init__(self, model: Any, resolved: ResolvedConfig, *, max_steps: int, num_tokens: int) -> None:
         self.model = model.train()
         self.resolved = resolved
         self.max_steps = max_steps
@@ -131,6 +132,7 @@ class _Trainer:
             eps=resolved.optimizer.eps,
             weight_decay=resolved.optimizer.weight_decay,
         )
+        self.num_tokens = num_tokens
         self.consumed = dict.fromkeys(("consumed_samples", "consumed_chats", "consumed_tokens"), 0)
 
     def step(self, rows: Sequence[Sequence[Document]]) -> dict[str, Any]:
@@ -139,12 +141,17 @@ class _Trainer:
         self.consumed["consumed_samples"] += sum(len(row) > 0 for row in rows)
         self.consumed["consumed_chats"] += len(documents)
         self.consumed["consumed_tokens"] += sum(len(d.ids) for d in documents)
-        lr = _rate(self.resolved, self.consumed["consumed_samples"], max_steps=self.max_steps)
+        lr = self._rate()
         num_trained = sum(d.num_trained for d in documents)
         gradients = {n: torch.zeros_like(p) for n, p in self.masters.items()}
         loss = math.fsum(self._document(d, gradients) for d in documents) / num_trained
         norm = self._update({n: g / num_trained for n, g in gradients.items()}, lr)
         return {"loss": loss, "grad_norm": norm, "lr": lr, "valid_tokens": num_trained, **self.consumed}
+
+    def _rate(self) -> float:
+        if self.resolved.schedule.warmup_tokens is None:
+            return _rate(self.resolved, self.consumed["consumed_samples"], max_steps=self.max_steps)
+        return _wsd_rate(self.resolved, self.consumed["consumed_tokens"], last=self.num_tokens)
 
     def _document(self, document: Document, gradients: Mapping[str, Tensor]) -> float:
         """Adds the gradient of the sum of a document's token losses to ``gradients``; returns that sum."""
@@ -190,3 +197,13 @@ def _rate(resolved: ResolvedConfig, samples: int, *, max_steps: int) -> float:
     part = min(1.0, (samples - warmup) / (last - warmup))
     shape = {"constant": 1.0, "linear": 1.0 - part, "cosine": math.cos(part * math.pi / 2) ** 2}
     return schedule.min_lr + (peak - schedule.min_lr) * shape[schedule.decay]
+
+
+def _wsd_rate(resolved: ResolvedConfig, tokens: int, *, last: int) -> float:
+    """Warm-up from 0, then the peak, then 2 x 0.5^x - 1 of it, over tokens; down to 0."""
+    schedule, peak = resolved.schedule, resolved.optimizer.lr
+    warmup, decay = schedule.warmup_tokens or 0, schedule.wsd_decay_tokens or 0
+    if tokens < warmup:
+        return peak * tokens / warmup
+    part = max(0.0, tokens - (last - decay)) / decay
+    return peak * (2.0 ** (1 - part) - 1)

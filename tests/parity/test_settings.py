@@ -38,6 +38,13 @@ SCHEDULED = seeded(
     optimizer={"betas": [0.8, 0.99], "weight_decay": 0.3, "no_decay": ["*norm*", "*embed_tokens*"]},
     schedule={"decay": "linear", "warmup_samples": 20, "decay_samples": 60, "min_lr": 1e-4},
 )
+BALANCED = seeded("llama_seeded", data={"balance": "work", "num_workers": 2})
+PACKED_TIGHTLY = seeded("packed_tightly", data={"packing": "first_fit_decreasing", "packing_window": 40})
+RAMPED = seeded("ramped", train={"global_batch_size": 16, "rampup_batch_size": [4, 4, 40]})
+OVER_TOKENS = seeded(
+    "over_tokens",
+    schedule={"decay": "wsd", "warmup_samples": 0, "warmup_tokens": 900, "wsd_decay_tokens": 2000},
+)
 CONSTANT = seeded("constant", schedule={"decay": "constant", "warmup_samples": 0})
 
 
@@ -60,6 +67,12 @@ CONSTANT = seeded("constant", schedule={"decay": "constant", "warmup_samples": 0
         (SCHEDULED, layout("4 W2 CP2", rows=2)),
         (SCHEDULED, layout("4 TP2 W4", rows=4)),
         (CONSTANT, layout("2 W2", rows=2)),
+        (BALANCED, layout("4 W4")),
+        (BALANCED, layout("8 W4 Q2 CP2", rows=2)),
+        (PACKED_TIGHTLY, layout("4 W4 Q2", rows=2)),
+        (RAMPED, layout("4 W4")),
+        (RAMPED, layout("4 TP2 W4 Q4", rows=4)),
+        (OVER_TOKENS, layout("4 W2 Q2 CP2", rows=2)),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
