@@ -131,6 +131,13 @@ def test_a_last_turn_that_is_not_to_be_trained_leaves_nothing() -> None:
         trained(tokenizer, silent, "last_turn")
 
 
+def test_a_file_of_which_nothing_is_trained_is_refused_beside_others() -> None:
+    silent = (Message("user", "a"), Message("assistant", "b", train=False))
+    records = [CHAT, ChatRecord(0, silent, "other.jsonl", 1, file=1)]
+    with pytest.raises(UserError, match=r"^other\.jsonl: none of the \d+ tokens would be trained"):
+        list(encode_records(records, chatml(CHATML), name="./model", skipped=Counter()))
+
+
 def test_a_question_cannot_be_left_out_of_all() -> None:
     messages = (Message("user", "a", train=False), Message("assistant", "b"))
     message = refusal(CHATML, ChatRecord(0, messages, "chats.jsonl", 1), "all")

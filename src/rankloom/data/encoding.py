@@ -91,15 +91,15 @@ class ChatEncoder:
 
 @dataclass
 class _Totals:
-    records: int = 0
-    tokens: int = 0
-    trained: int = 0
-    source: str = "the data"
+    """Tokens, and trained tokens, of each file."""
+
+    tokens: Counter[str] = field(default_factory=Counter)
+    trained: Counter[str] = field(default_factory=Counter)
 
     def add(self, encoded: Encoded) -> None:
-        self.records += 1
-        self.tokens += len(encoded[1])
-        self.trained += int(np.count_nonzero(encoded[2]))
+        source = _source(encoded[0])
+        self.tokens[source] += len(encoded[1])
+        self.trained[source] += int(np.count_nonzero(encoded[2]))
 
 
 @dataclass
@@ -138,14 +138,14 @@ def encode_records(
         train_on: see `ChatTemplate`.
 
     Raises:
-        UserError: the template refuses a record, or its assistant turns cannot be found; no token of any
-            record, or every token of all of them, would be trained (except with train_on "all").
+        UserError: the template refuses a record, or its assistant turns cannot be found; no token of a file,
+            or every token of one (except with train_on "all"), would be trained; no record is left.
     """
     encoder = ChatEncoder(tokenizer, name=name, train_on=train_on)
     totals = _Totals()
     with ThreadPoolExecutor(max_workers=1) as pool:
         waiting: list[tuple[_Batch, Future[list[Tokens | BadRecordError]]]] = []
-        for batch in chain(_batches(records, encoder, totals, bad_records, skipped), [_Batch()]):
+        for batch in chain(_batches(records, encoder, bad_records, skipped), [_Batch()]):
             done = waiting.pop() if waiting else None
             if batch.records:
                 waiting.append((batch, pool.submit(encoder.tokenize, batch.rendered)))
@@ -153,20 +153,17 @@ def encode_records(
                 for encoded in _finished(done[0], done[1].result(), encoder, bad_records, skipped):
                     totals.add(encoded)
                     yield encoded
-    if totals.trained == 0 or (totals.trained == totals.tokens and train_on != "all"):
-        raise _constant_mask(totals, encoder.template, skipped)
+    _refuse_constant_masks(totals, encoder.template, skipped)
 
 
 def _batches(
     records: Iterable[ChatRecord],
     encoder: ChatEncoder,
-    totals: _Totals,
     bad_records: str,
     skipped: Counter[str],
 ) -> Iterator[_Batch]:
     batch = _Batch()
     for record in records:
-        totals.source = record.source if record.line else "the data"
         try:
             batch.add(record, encoder.render(record))
         except BadRecordError as problem:
@@ -230,13 +227,20 @@ def _overlap(offsets: Sequence[Span], spans: Sequence[Span]) -> NDArray[np.bool_
     return trained
 
 
-def _constant_mask(totals: _Totals, template: ChatTemplate, skipped: Counter[str]) -> UserError:
-    source = totals.source
-    if totals.tokens == 0:
+def _refuse_constant_masks(totals: _Totals, template: ChatTemplate, skipped: Counter[str]) -> None:
+    """Raises UserError if nothing of a file is trained, or everything though answers alone are to be."""
+    if not totals.tokens:
         reasons = ", ".join(f"{count:,} skipped because: {reason}" for reason, count in skipped.most_common())
-        return UserError(f"{source}: no record is left to train on ({reasons or 'none'}) ({template.name})")
-    if totals.trained == 0:
-        wrong = f"none of the {totals.tokens:,} tokens would be trained: no text is marked as the assistant's"
-    else:
-        wrong = f"all {totals.tokens:,} tokens would be trained: users' text too is marked as the assistant's"
-    return UserError(f"{source}: {wrong} ({template.name}); check the {{% generation %}} markers in it")
+        raise UserError(f"no record is left to train on ({reasons or 'none'}) ({template.name})")
+    for source, tokens in totals.tokens.items():
+        if totals.trained[source] == 0:
+            wrong = f"none of the {tokens:,} tokens would be trained: no text is marked as the assistant's"
+        elif totals.trained[source] == tokens and template.train_on != "all":
+            wrong = f"all {tokens:,} tokens would be trained: users' text too is marked as the assistant's"
+        else:
+            continue
+        raise UserError(f"{source}: {wrong} ({template.name}); check the {{% generation %}} markers in it")
+
+
+def _source(record: ChatRecord) -> str:
+    return "the data" if record.line is None else record.source

@@ -54,7 +54,7 @@ class Omissions:
     def __init__(self, render: Render, turn_of: Callable[[Message], Turn]) -> None:
         self._render = render
         self._turn_of = turn_of
-        self._known: dict[tuple[str, ...], tuple[str, str] | None] = {}
+        self._complete: set[tuple[str, ...]] = set()
 
     def refuse(self, messages: Sequence[Message], tools: Tools, text: str) -> None:
         """Raises BadRecordError when ``text``, the rendered chat, lacks what was said to the assistant, the
@@ -67,11 +67,9 @@ class Omissions:
             missing = self._missing(messages, tools)
         else:
             roles = tuple(message.role for message in messages)
-            if roles not in self._known:
-                if len(self._known) == MAX_KNOWN:
-                    self._known.clear()
-                self._known[roles] = self._missing(messages, ())
-            missing = self._known[roles]
+            missing = None if roles in self._complete else self._missing(messages, ())
+            if missing is None and len(self._complete) < MAX_KNOWN:
+                self._complete.add(roles)
         if missing is not None:
             raise BadRecordError(*missing)
         for place, message in enumerate(messages, start=1):

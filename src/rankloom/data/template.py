@@ -164,7 +164,7 @@ class ChatTemplate:
 
     def _marked(self, chat: _Renderings) -> tuple[str, list[Span]]:
         arguments = self._arguments(chat.turns, chat.tools)
-        text, spans = _checked(_render_with_assistant_indices, self._compiled, documents=None, **arguments)
+        text, spans = _checked(_render_with_assistant_indices, self._compiled, **arguments)
         return text, [(int(start), int(end)) for start, end in spans]
 
     def _arguments(
@@ -173,6 +173,7 @@ class ChatTemplate:
         chat = {
             "messages": turns,
             "tools": list(tools) or None,
+            "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
         return self._variables | chat
@@ -256,7 +257,14 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
 def _checked(render: Callable[..., Any], *args: Any, **options: Any) -> Any:
     try:
         return render(*args, **options)
-    except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
+    except (
+        jinja2.TemplateError,
+        TypeError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:
         raise BadRecordError("the chat template refuses the record", _first_line(error)[:120]) from error
 
 
