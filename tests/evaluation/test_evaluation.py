@@ -22,7 +22,7 @@ from rankloom.train.assemble import build_model, model_plan, step_shape
 from rankloom.train.evaluator import Evaluator, evaluation_rows, is_due
 from rankloom.train.loop import run_connected
 from rankloom.train.worker import Worker
-from tests.data.chats import dataset, stream
+from tests.data.chats import dataset
 from tests.runtime.runs import TINY, Recorder, settings, write_chats
 
 TP, W, Q, CP = (
@@ -171,7 +171,7 @@ def sent(rank: int, world_size: int, config: Mapping[str, Any]) -> list[dict[str
     plan = model_plan(resolved, vocab_size=data.vocab_size)
     model = build_model(resolved, plan, comm, data)
     worker = Worker(resolved, comm, data, model=model, optimizer=None, activity=comm.activity)  # type: ignore[arg-type]
-    rows = evaluation_rows(resolved, data, worker.loader)
+    rows = evaluation_rows(resolved, data, lane=worker.batches.lane)
     assert rows is not None
     evaluator = Evaluator(rows, comm, delivery=worker.delivery, model=model)
     found = []
@@ -202,7 +202,7 @@ def test_sent_bytes_equal_the_plan(
 
 def test_every_row_once_and_no_round_of_fillers_alone() -> None:
     data = dataset([3] * 11)
-    rows = evaluation_stream(data, like=stream(dataset([3] * 4), seed=5), eval_batch_size=8)
+    rows = evaluation_stream(data, max_seq_length=8, packing=False, packing_window=1024, seed=5, batch_size=8)
     lanes = [
         EvaluationRows(rows, dealer=Dealer(2, 1, data.lengths), lane=lane, pad_token_id=0) for lane in (0, 1)
     ]
@@ -211,10 +211,6 @@ def test_every_row_once_and_no_round_of_fillers_alone() -> None:
     assert (lanes[0].num_microbatches(), lanes[0].num_rows, lanes[0].num_valid) == (6, 11, 22)
     seen = [r for lane in lanes for b in (0, 1) for rows in lane.rows(b) for row in rows for r in row.records]
     assert sorted(seen) == list(range(11))
-    assert (
-        evaluation_stream(data, like=stream(data, global_batch_size=6), eval_batch_size=None).num_steps(1)
-        == 2
-    )
 
 
 def test_when_it_is_due() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rankloom.data.rows import Row
 
-__all__ = ["Dealer", "Imbalance"]
+__all__ = ["Dealer", "Imbalance", "over_mean"]
 
 Rounds: TypeAlias = list[tuple[Row, ...]]  # the rows of a lane, a tuple a microbatch
 
@@ -75,7 +75,7 @@ class Dealer:
         lanes = [[row for microbatch in lane for row in microbatch] for lane in self.lanes(rows)]
         work = [sum(self.work(lane)) for lane in lanes]
         tokens = [sum(self._sums(lane, self.lengths)) for lane in lanes]
-        return Imbalance(_over_mean(work), _over_mean(tokens))
+        return Imbalance(over_mean(work), over_mean(tokens))
 
     def _sums(self, rows: Sequence[Row], values: NDArray[np.int64]) -> list[int]:
         """Of each row, the sum over its records of ``values``."""
@@ -104,6 +104,7 @@ class Dealer:
         ]
 
 
-def _over_mean(values: Sequence[int]) -> float:
+def over_mean(values: Sequence[float]) -> float:
+    """The largest over the mean; 1.0 where there is nothing."""
     total = sum(values)
     return max(values) * len(values) / total if total else 1.0

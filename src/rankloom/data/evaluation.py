@@ -12,17 +12,23 @@ __all__ = ["EvaluationRows", "evaluation_stream"]
 
 
 def evaluation_stream(
-    dataset: TokenizedDataset, *, like: GlobalStream, eval_batch_size: int | None
+    dataset: TokenizedDataset,
+    *,
+    max_seq_length: int,
+    packing: bool | str,
+    packing_window: int,
+    seed: int,
+    batch_size: int,
 ) -> GlobalStream:
-    """All rows of a validation set as one epoch of batches, packed as those of the training stream ``like``;
-    the last batch is filled up. Null for the batch size means that of training."""
+    """All rows of a validation set as one epoch of batches; the last batch is filled up. The settings are
+    those of training, see `GlobalStream`."""
     return GlobalStream(
         dataset,
-        max_seq_length=like.max_seq_length,
-        packing=like.packing,
-        packing_window=like.packing_window,
-        seed=like.seed,
-        global_batch_size=eval_batch_size or like.global_batch_size,
+        max_seq_length=max_seq_length,
+        packing=packing,
+        packing_window=packing_window,
+        seed=seed,
+        global_batch_size=batch_size,
         last_batch="fill",
     )
 

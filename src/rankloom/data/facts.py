@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rankloom.data.dataset import TokenizedDataset
 
-__all__ = ["data_facts", "left_out"]
+__all__ = ["data_facts", "left_out", "left_out_words"]
 
 
 def data_facts(
@@ -27,12 +29,17 @@ def data_facts(
 
 def left_out(dataset: TokenizedDataset) -> str:
     """Records that are not trained on, by reason, and those that were cut; "" if there are none."""
+    return left_out_words(dataset.skipped, dataset.num_truncated)
+
+
+def left_out_words(skipped: Counter[str], num_truncated: int) -> str:
+    """The same from counts."""
     parts = []
-    if dataset.skipped:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in dataset.skipped.most_common())
-        parts.append(f"{dataset.skipped.total():,} records ({reasons})")
-    if dataset.num_truncated:
-        parts.append(f"the ends of {dataset.num_truncated:,} records cut to data.max_seq_length")
+    if skipped:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.most_common())
+        parts.append(f"{skipped.total():,} records ({reasons})")
+    if num_truncated:
+        parts.append(f"the ends of {num_truncated:,} records cut to data.max_seq_length")
     return ", ".join(parts)
 
 

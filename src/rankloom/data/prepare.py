@@ -24,32 +24,41 @@ from rankloom.records.source import source_weights
 if TYPE_CHECKING:
     from rankloom.config import ResolvedConfig
 
-__all__ = ["PreparedData", "prepare", "prepare_data", "recipe_of"]
+__all__ = ["PreparedData", "RunData", "prepare", "prepare_data", "recipe_of"]
 
 
-@dataclass(frozen=True)
-class PreparedData:
-    """The data of a run.
+@dataclass(frozen=True, kw_only=True)
+class RunData:
+    """What every run has, wherever its rows come from.
 
     Attributes:
         tokenizer: with its chat template; `save_pretrained` writes both.
         vocab_size: rows of the embedding: the model's own number, or else the tokenizer's.
         pad_token_id: what stands in padding, which is never trained.
-        dataset: the records that fit.
-        stream: the rows of every step.
         facts: short lines for the log.
         fingerprint: sha256 (hex) of tokens, tokenizer and everything that orders rows; equal on all ranks.
-        validation: records to evaluate that fit, none of them in ``dataset``.
+        validation: records to evaluate that fit, none of them trained on.
     """
 
     tokenizer: PreTrainedTokenizerBase
     vocab_size: int
     pad_token_id: int
-    dataset: TokenizedDataset
-    stream: GlobalStream
     facts: tuple[str, ...]
     fingerprint: str
     validation: TokenizedDataset | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedData(RunData):
+    """The data of a run on chats that are tokenised before it begins.
+
+    Attributes:
+        dataset: the records that fit.
+        stream: the rows of every step.
+    """
+
+    dataset: TokenizedDataset
+    stream: GlobalStream
 
 
 def prepare(resolved: ResolvedConfig) -> PreparedData:
@@ -123,7 +132,7 @@ def prepare_data(
     )
     found = tokenized(train, recipe)
     tokenizer, vocab_size = found.tokenizer, recipe.vocab_size
-    _refuse_small_vocabulary(len(tokenizer), vocab_size, recipe.name)
+    refuse_small_vocabulary(len(tokenizer), vocab_size, recipe.name)
     whole, held_out = _two_sets(found, validation, validation_split, seed=seed)
     dataset = whole.fitted(max_seq_length, overlong=overlong)
     evaluated = None if held_out is None else held_out.fitted(max_seq_length, overlong=overlong)
@@ -140,7 +149,7 @@ def prepare_data(
     return PreparedData(
         tokenizer=tokenizer,
         vocab_size=vocab_size or len(tokenizer),
-        pad_token_id=_pad_token_id(tokenizer),
+        pad_token_id=pad_token_id_of(tokenizer),
         dataset=dataset,
         stream=stream,
         facts=(*data_facts(dataset, evaluated, len(tokenizer), recipe.name), *stream.describe()),
@@ -177,7 +186,7 @@ def recipe_of(
         settings={"bad_records": bad_records, "train_on": train_on},
     )
     if own is not None:
-        _refuse_small_vocabulary(len(own), vocab_size, recipe.name)
+        refuse_small_vocabulary(len(own), vocab_size, recipe.name)
     return recipe
 
 
@@ -217,7 +226,7 @@ def _model_vocab_size(model_path: str | None, model_config: Mapping[str, object]
     return size
 
 
-def _refuse_small_vocabulary(tokenizer_size: int, vocab_size: int | None, name: str) -> None:
+def refuse_small_vocabulary(tokenizer_size: int, vocab_size: int | None, name: str) -> None:
     if vocab_size is not None and tokenizer_size > vocab_size:
         raise UserError(
             f"{name} has {tokenizer_size} tokens, the model's vocab_size is {vocab_size}: tokens "
@@ -226,6 +235,6 @@ def _refuse_small_vocabulary(tokenizer_size: int, vocab_size: int | None, name: 
         )
 
 
-def _pad_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
+def pad_token_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
     known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     return next(int(token) for token in known if token is not None)

@@ -6,7 +6,9 @@ import time
 from collections.abc import Mapping
 
 from rankloom.comm import Communicator
-from rankloom.data import Counts, Dealer, GlobalStream
+from rankloom.data import Counts
+from rankloom.data.dealing import Imbalance
+from rankloom.train.batches import Batches, StepFacts
 from rankloom.train.worker import StepOutcome
 
 __all__ = ["Accounting"]
@@ -15,36 +17,30 @@ NOTHING = Counts(0, 0, 0, 0)
 
 
 class Accounting:
-    """Follows a run from its first step on. ``comm`` tells the bytes of this rank, ``dealer`` who trains on
-    what; ``consumed`` is what was counted before that step."""
+    """Follows a run from its first step on. ``comm`` tells the bytes of this rank; ``consumed`` is what was
+    counted before that step."""
 
-    def __init__(
-        self, stream: GlobalStream, comm: Communicator, *, dealer: Dealer, consumed: Counts = NOTHING
-    ) -> None:
-        self._stream = stream
+    def __init__(self, comm: Communicator, *, max_seq_length: int, consumed: Counts = NOTHING) -> None:
         self._comm = comm
-        self._dealer = dealer
+        self._max_seq_length = max_seq_length
         self.consumed = consumed
         self._losses: list[float] = []
         self._num_skipped = 0
         self._step = 0
-        self._batch = NOTHING
-        self._num_rows = 0  # of the step, with its fillers
+        self._facts = StepFacts(0, NOTHING, 0.0, 0, Imbalance(1.0, 1.0))
         self._slots = self._filled = self._num_fillers = self._num_dropped = 0
         self._wait_s = 0.0
         self._since = self._started = time.perf_counter()
         self._bytes_before: dict[str, int] = {}
 
-    def begin(self, step: int) -> Counts:
+    def begin(self, step: int, batches: Batches) -> Counts:
         """Starts step ``step`` (from 1); returns what is consumed once it is done, which sets its learning
-        rate."""
+        rate. A collective."""
         self._step = step
         self._since = time.perf_counter()
         self._bytes_before = self._comm.bytes_sent()
-        rows = self._stream.batch(step - 1)
-        self._num_rows = len(rows)
-        self._batch = self._stream.counts_of(rows)
-        self.consumed = Counts(*(a + b for a, b in zip(self.consumed, self._batch, strict=True)))
+        self._facts = batches.facts(step - 1)
+        self.consumed = Counts(*(a + b for a, b in zip(self.consumed, self._facts.counts, strict=True)))
         return self.consumed
 
     def end(self, outcome: StepOutcome, *, lr: float) -> dict[str, object]:
@@ -53,12 +49,12 @@ class Accounting:
         sent = self._comm.bytes_sent()
         self._losses.append(outcome.loss)
         self._num_skipped += not outcome.finite
-        slots = self._num_rows * self._stream.max_seq_length
-        self._slots, self._filled = self._slots + slots, self._filled + self._batch.tokens
-        self._num_fillers += self._num_rows - self._batch.rows
-        self._num_dropped += self._stream.dropped_after(self._step - 1)
+        facts, batch = self._facts, self._facts.counts
+        slots = facts.num_rows * self._max_seq_length
+        self._slots, self._filled = self._slots + slots, self._filled + batch.tokens
+        self._num_fillers += facts.num_rows - batch.rows
+        self._num_dropped += facts.dropped_rows
         self._wait_s += outcome.loader_wait_s
-        imbalance = self._dealer.imbalance(self._stream.batch(self._step - 1))
         return {
             "step": self._step,
             "loss": outcome.loss,
@@ -69,13 +65,13 @@ class Accounting:
             "consumed_tokens": self.consumed.tokens,
             "valid_tokens": outcome.valid_tokens,
             "step_time_s": elapsed,
-            "tokens_per_second": self._batch.tokens / elapsed,
+            "tokens_per_second": batch.tokens / elapsed,
             "comm_bytes": {name: number - self._bytes_before[name] for name, number in sent.items()},
-            "epoch": self._stream.epochs_after(self._step - 1),
-            "global_batch_size": self._num_rows,
-            "padding": 1 - self._batch.tokens / slots,
-            "lane_imbalance": imbalance.work,
-            "lane_token_imbalance": imbalance.tokens,
+            "epoch": facts.epochs,
+            "global_batch_size": facts.num_rows,
+            "padding": 1 - batch.tokens / slots,
+            "lane_imbalance": facts.imbalance.work,
+            "lane_token_imbalance": facts.imbalance.tokens,
             "loader_wait_s": outcome.loader_wait_s,
             "eval_loss": None,
             "eval_tokens": None,
@@ -92,7 +88,7 @@ class Accounting:
             "consumed_chats": self.consumed.chats,
             "consumed_tokens": self.consumed.tokens,
             "valid_tokens": self.consumed.valid_tokens,
-            "epochs": self._stream.epochs_after(self._step - 1) if self._losses else 0.0,
+            "epochs": self._facts.epochs,
             "padding": 1 - self._filled / self._slots if self._slots else 0.0,
             "filler_rows": self._num_fillers,
             "dropped_rows": self._num_dropped,

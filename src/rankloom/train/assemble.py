@@ -17,15 +17,29 @@ from transformers import AutoConfig, GenerationConfig
 from rankloom.check import model_config_place
 from rankloom.comm import Activity, Communicator
 from rankloom.config import ResolvedConfig
+from rankloom.config.energon import ENERGON
 from rankloom.config.examine import Examined
+from rankloom.config.rampup import BatchSizes
 from rankloom.data import GlobalStream
-from rankloom.data.prepare import PreparedData
+from rankloom.data.energon import require_energon
+from rankloom.data.prepare import PreparedData, RunData, prepare
 from rankloom.errors import RunError, UserError
 from rankloom.models import SafetensorsFolder, SeededParameters, ShardedModel, fill
 from rankloom.optim import LearningRate, ShardedAdamW
 from rankloom.plan import ModelPlan, ModelSpec, Placement, StepShape
+from rankloom.train.batches import Batches, PlannedBatches
 
-__all__ = ["build_model", "build_optimizer", "connect", "learning_rate", "model_plan", "step_shape"]
+__all__ = [
+    "build_batches",
+    "build_model",
+    "build_optimizer",
+    "connect",
+    "learning_rate",
+    "load_data",
+    "model_plan",
+    "num_steps",
+    "step_shape",
+]
 
 _PROCESS_GROUP_GRACE_S = 120  # the watchdog speaks first; the backend's own timeout is the last resort
 
@@ -73,6 +87,34 @@ def _device(resolved: ResolvedConfig, local_rank: int) -> torch.device:
     return device
 
 
+def load_data(resolved: ResolvedConfig) -> RunData:
+    """The data of a run from its source. Raises UserError: see `prepare` and `prepare_energon`."""
+    if resolved.data.source != ENERGON:
+        return prepare(resolved)
+    require_energon()
+    from rankloom.data.energon.prepare import prepare_energon  # loads Energon
+
+    return prepare_energon(resolved)
+
+
+def build_batches(resolved: ResolvedConfig, comm: Communicator, data: RunData, *, is_owner: bool) -> Batches:
+    """What this rank trains on; ``is_owner``: it reads for its lane."""
+    if isinstance(data, PreparedData):
+        return PlannedBatches(resolved, comm, data, is_owner=is_owner)
+    from rankloom.data.energon.prepare import EnergonRunData
+    from rankloom.train.energon import EnergonBatches
+
+    assert isinstance(data, EnergonRunData)
+    return EnergonBatches(resolved, comm, data, is_owner=is_owner)
+
+
+def num_steps(resolved: ResolvedConfig, data: RunData) -> int:
+    """Optimizer steps of the run; of an Energon data set their number is a setting."""
+    if resolved.train.max_steps is not None or not isinstance(data, PreparedData):
+        return resolved.train.max_steps or 0
+    return data.stream.num_steps(resolved.train.epochs or 0)
+
+
 def _config_mapping(resolved: ResolvedConfig) -> Mapping[str, object]:
     if resolved.model.config is not None:
         return resolved.model.config
@@ -86,9 +128,7 @@ def model_plan(resolved: ResolvedConfig, *, vocab_size: int) -> ModelPlan:
     return ModelPlan.build(spec, resolved.layout)
 
 
-def build_model(
-    resolved: ResolvedConfig, plan: ModelPlan, comm: Communicator, data: PreparedData
-) -> ShardedModel:
+def build_model(resolved: ResolvedConfig, plan: ModelPlan, comm: Communicator, data: RunData) -> ShardedModel:
     """The sharded model with its parameters: from the model folder, or drawn from train.seed."""
     config = _hf_config(resolved, plan, data)
     try:
@@ -114,7 +154,7 @@ def build_model(
     return model
 
 
-def _hf_config(resolved: ResolvedConfig, plan: ModelPlan, data: PreparedData) -> Any:
+def _hf_config(resolved: ResolvedConfig, plan: ModelPlan, data: RunData) -> Any:
     """What transformers has against a model's config is the user's to mend."""
     try:
         return _unchecked_hf_config(resolved, plan, data)
@@ -130,7 +170,7 @@ def _model_place(resolved: ResolvedConfig, message: str) -> str:
     return model_config_place(Examined.of(resolved), message, file=f"{path}/config.json" if path else "")
 
 
-def _unchecked_hf_config(resolved: ResolvedConfig, plan: ModelPlan, data: PreparedData) -> Any:
+def _unchecked_hf_config(resolved: ResolvedConfig, plan: ModelPlan, data: RunData) -> Any:
     if resolved.model.path is not None:
         return AutoConfig.from_pretrained(resolved.model.path, local_files_only=True)
     given = copy.deepcopy(dict(resolved.model.config or {}))
@@ -175,8 +215,9 @@ def _decay_rule(resolved: ResolvedConfig, plan: ModelPlan) -> Callable[[Placemen
     return lambda placement: not any(fnmatchcase(placement.name, glob) for glob in globs)
 
 
-def learning_rate(resolved: ResolvedConfig, stream: GlobalStream, *, max_steps: int) -> LearningRate:
-    """The schedule; its end left open is all samples, or tokens, of the run.
+def learning_rate(resolved: ResolvedConfig, stream: GlobalStream | None, *, max_steps: int) -> LearningRate:
+    """The schedule; its end left open is all samples, or tokens, of the run. ``stream``: its rows, where they
+    are known before.
 
     Raises UserError where a schedule over tokens turns out to be shorter than its parts.
     """
@@ -184,7 +225,13 @@ def learning_rate(resolved: ResolvedConfig, stream: GlobalStream, *, max_steps: 
     warmup, whole, wsd = section.parts
     if whole is None and section.decay != "constant":
         samples = section.unit == "samples"
-        whole = stream.batch_sizes.samples_of(max_steps) if samples else stream.tokens_through(max_steps)
+        train = resolved.train
+        sizes = BatchSizes(train.global_batch_size, train.rampup_batch_size)
+        if samples:
+            whole = sizes.samples_of(max_steps)
+        else:
+            assert stream is not None, "an open end over tokens is refused where rows are not known before"
+            whole = stream.tokens_through(max_steps)
         if not samples and warmup + (wsd or 0) > whole:
             raise UserError(
                 f"schedule.warmup_tokens {warmup}{f' + schedule.wsd_decay_tokens {wsd}' if wsd else ''} is "

@@ -8,10 +8,10 @@ import torch
 
 from rankloom.comm import Communicator
 from rankloom.config import ResolvedConfig
-from rankloom.data import LaneLoader, LaneReader
+from rankloom.data import Dealer, LaneReader
 from rankloom.data.delivery import Delivery
 from rankloom.data.evaluation import EvaluationRows, evaluation_stream
-from rankloom.data.prepare import PreparedData
+from rankloom.data.prepare import RunData
 from rankloom.errors import RunError
 from rankloom.models import Rows, ShardedModel
 
@@ -26,16 +26,26 @@ class Evaluation:
     tokens: int
 
 
-def evaluation_rows(
-    resolved: ResolvedConfig, data: PreparedData, loader: LaneLoader
-) -> EvaluationRows | None:
-    """What the lane of ``loader`` evaluates; None where there is no validation data."""
+def evaluation_rows(resolved: ResolvedConfig, data: RunData, *, lane: int) -> EvaluationRows | None:
+    """What a lane evaluates; None where there is no validation data."""
     if data.validation is None:
         return None
+    section = resolved.data
     stream = evaluation_stream(
-        data.validation, like=data.stream, eval_batch_size=resolved.train.eval_batch_size
+        data.validation,
+        max_seq_length=section.max_seq_length,
+        packing=section.packing,
+        packing_window=section.packing_window,
+        seed=section.seed,
+        batch_size=resolved.train.eval_batch_size or resolved.train.global_batch_size,
     )
-    return EvaluationRows(stream, dealer=loader.dealer, lane=loader.lane, pad_token_id=data.pad_token_id)
+    dealer = Dealer(
+        resolved.layout.batch_parallel_size,
+        resolved.train.micro_batch_size,
+        data.validation.lengths,
+        section.balance,
+    )
+    return EvaluationRows(stream, dealer=dealer, lane=lane, pad_token_id=data.pad_token_id)
 
 
 def is_due(step: int, *, every: int, max_steps: int) -> bool:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from rankloom.config import ResolvedConfig
-from rankloom.data import LaneLoader
 from rankloom.data.evaluation import EvaluationRows
-from rankloom.data.prepare import PreparedData
+from rankloom.data.prepare import RunData
 from rankloom.models import ShardedModel
 from rankloom.plan import ModelPlan
+from rankloom.train.batches import Batches, PlannedBatches
 
 __all__ = ["evaluation_facts", "lane_facts", "replaced_facts", "run_facts"]
 
 
-def run_facts(
-    resolved: ResolvedConfig, plan: ModelPlan, data: PreparedData, model: ShardedModel
-) -> list[str]:
+def run_facts(resolved: ResolvedConfig, plan: ModelPlan, data: RunData, model: ShardedModel) -> list[str]:
     """What is trained, on what, and how it is cut."""
     layout, spec = resolved.layout, plan.spec
     stored = plan.parameter_bytes(model.small.stored.element_size())
@@ -42,9 +40,11 @@ def replaced_facts(*paths: Path) -> list[str]:
     return [f"{path} is of an earlier run and will be replaced" for path in paths if path.exists()]
 
 
-def lane_facts(loader: LaneLoader, *, max_steps: int) -> list[str]:
+def lane_facts(batches: Batches, *, max_steps: int) -> list[str]:
     """Which lanes have empty rows alone in the last step of the first epoch, where the run comes to it."""
-    stream, epoch = loader.stream, loader.stream.origin.epoch
+    if not isinstance(batches, PlannedBatches):
+        return []  # there are no empty rows
+    loader, stream, epoch = batches.loader, batches.stream, batches.stream.origin.epoch
     step0 = stream.num_steps(epoch + 1) - 1
     if stream.counts(step0).rows == len(stream.batch(step0)) or step0 >= max_steps:
         return []

@@ -11,12 +11,19 @@ import torch.distributed as dist
 
 from rankloom.comm import Activity, Communicator
 from rankloom.config import ResolvedConfig
-from rankloom.data.facts import left_out
-from rankloom.data.prepare import PreparedData, prepare
+from rankloom.data.prepare import PreparedData, RunData
 from rankloom.errors import RunError
 from rankloom.plan.exported import model_folder
 from rankloom.train.accounting import Accounting
-from rankloom.train.assemble import build_model, build_optimizer, connect, learning_rate, model_plan
+from rankloom.train.assemble import (
+    build_model,
+    build_optimizer,
+    connect,
+    learning_rate,
+    load_data,
+    model_plan,
+    num_steps,
+)
 from rankloom.train.evaluator import Evaluator, evaluation_rows, is_due
 from rankloom.train.facts import evaluation_facts, lane_facts, replaced_facts, run_facts
 from rankloom.train.nonfinite import write_report
@@ -58,7 +65,7 @@ def run_connected(
     activity = comm.activity
     phases = _Phases(reporter, activity)
     with phases("prepare the data"):
-        data = prepare(resolved)
+        data = load_data(resolved)
     with phases("build the model"):
         plan = model_plan(resolved, vocab_size=data.vocab_size)
         model = build_model(resolved, plan, comm, data)
@@ -66,12 +73,12 @@ def run_connected(
     worker = Worker(resolved, comm, data, model=model, optimizer=optimizer, activity=activity)
     with phases("compare ranks and lanes"):
         worker.verify_data(0)
-    max_steps = resolved.train.max_steps or data.stream.num_steps(resolved.train.epochs or 0)
+    max_steps = num_steps(resolved, data)
     folder = model_folder(resolved.checkpoint.dir)
-    evaluated = evaluation_rows(resolved, data, worker.loader)
+    evaluated = evaluation_rows(resolved, data, lane=worker.batches.lane)
     for fact in [
         *run_facts(resolved, plan, data, model),
-        *lane_facts(worker.loader, max_steps=max_steps),
+        *lane_facts(worker.batches, max_steps=max_steps),
         *evaluation_facts(evaluated, every=resolved.train.eval_every),
         *replaced_facts(Path(str(resolved.logging.metrics)), folder),
     ]:
@@ -110,23 +117,25 @@ def _train(
     resolved: ResolvedConfig,
     worker: Worker,
     comm: Communicator,
-    data: PreparedData,
+    data: RunData,
     *,
     evaluator: Evaluator | None,
     reporter: Reporter,
     max_steps: int,
 ) -> dict[str, object]:
     """All steps; metrics are written by the first rank."""
-    rate = learning_rate(resolved, data.stream, max_steps=max_steps)
-    accounting = Accounting(data.stream, comm, dealer=worker.loader.dealer)
+    stream = data.stream if isinstance(data, PreparedData) else None
+    rate = learning_rate(resolved, stream, max_steps=max_steps)
+    accounting = Accounting(comm, max_seq_length=resolved.data.max_seq_length)
     activity = comm.activity
     activity.phase = "start-up: opening the metrics file"
     sinks: list[Sink] = open_sinks(resolved) if comm["world"].index == 0 else []
-    worker.read_ahead(first=0, last=max_steps - 1)
+    worker.batches.read_ahead(first=0, last=max_steps - 1)
     reporter.start(max_steps=max_steps, first_step=1)
     row: dict[str, object] = {}
     for step in range(1, max_steps + 1):
-        consumed = accounting.begin(step)
+        activity.phase = f"step {step}: counting its rows"
+        consumed = accounting.begin(step, worker.batches)
         lr = rate.at(consumed.tokens if rate.unit == "tokens" else consumed.rows)
         outcome = worker.step(step - 1, lr=lr)
         row = accounting.end(outcome, lr=lr)
@@ -141,7 +150,7 @@ def _train(
         reporter.step(row)
         if not outcome.finite:
             activity.phase = f"step {step}: reporting that it is not finite"
-            message = _not_finite(resolved, outcome, data, worker, step=step, first=bool(sinks))
+            message = _not_finite(resolved, outcome, worker, step=step, first=bool(sinks))
             worker.meet("the report of a step")  # who stops must not take down the one that writes
             if stops:
                 raise RunError(f"{message}; train.on_nonfinite: skip would go on without this step")
@@ -150,13 +159,13 @@ def _train(
     for sink in sinks:
         sink.close()
     ending = {name: row.get(name) for name in ("eval_loss", "eval_tokens")}
-    return {**accounting.summary(data.dataset.skipped), **ending, "left out": left_out(data.dataset)}
+    skipped, told = worker.batches.left_out()
+    return {**accounting.summary(skipped), **ending, "left out": told}
 
 
 def _not_finite(
     resolved: ResolvedConfig,
     outcome: StepOutcome,
-    data: PreparedData,
     worker: Worker,
     *,
     step: int,
@@ -164,8 +173,9 @@ def _not_finite(
 ) -> str:
     """The first rank writes which records were trained on. Returns what happened, in words."""
     folder = Path(resolved.checkpoint.dir) / "nonfinite"
+    rows = worker.batches.report(step - 1)
     if first:
-        write_report(folder, outcome, data, dealer=worker.loader.dealer, step=step)
+        write_report(folder, outcome, rows, step=step)
     lanes = ", ".join(map(str, outcome.bad_lanes))
     fault = f"not finite in lanes {lanes}" if lanes else "no lane's loss is at fault"
     return (

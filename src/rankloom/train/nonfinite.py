@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from rankloom.data import Dealer
-from rankloom.data.prepare import PreparedData
 from rankloom.errors import RunError
 from rankloom.train.worker import StepOutcome
 
@@ -16,32 +16,18 @@ __all__ = ["write_report"]
 def write_report(
     folder: Path,
     outcome: StepOutcome,
-    data: PreparedData,
+    lanes: Sequence[list[dict[str, Any]]],
     *,
-    dealer: Dealer,
     step: int,
 ) -> Path:
-    """Writes ``step-N.json`` into ``folder`` and returns its path. Lanes with a loss that is not finite are
-    marked; where only the gradient is not, no lane is, since gradients are already summed over lanes."""
-    lanes = []
-    for lane, dealt in enumerate(dealer.lanes(data.stream.batch(step - 1))):
-        lanes.append(
-            {
-                "lane": lane,
-                "loss_is_finite": lane not in outcome.bad_lanes,
-                "rows": [
-                    {
-                        "row": row.row_id,
-                        "epoch": row.epoch,
-                        "records": [data.dataset.record_name(r) for r in row.records],
-                    }
-                    for microbatch in dealt
-                    for row in microbatch
-                    if not row.is_filler
-                ],
-            }
-        )
-    report = {"step": step, "loss": repr(outcome.loss), "grad_norm": repr(outcome.grad_norm), "lanes": lanes}
+    """Writes ``step-N.json`` into ``folder`` and returns its path. ``lanes``: the rows of each lane, with
+    their records. Lanes with a loss that is not finite are marked; where only the gradient is not, no lane
+    is, since gradients are already summed over lanes."""
+    told = [
+        {"lane": lane, "loss_is_finite": lane not in outcome.bad_lanes, "rows": rows}
+        for lane, rows in enumerate(lanes)
+    ]
+    report = {"step": step, "loss": repr(outcome.loss), "grad_norm": repr(outcome.grad_norm), "lanes": told}
     path = folder / f"step-{step}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +10,12 @@ import torch
 
 from rankloom.comm import Activity, Communicator
 from rankloom.config import ResolvedConfig
-from rankloom.data import LaneLoader, LaneMicrobatch, LaneReader
-from rankloom.data.delivery import Delivery, check_lanes
-from rankloom.data.prepare import PreparedData
+from rankloom.data.delivery import Delivery
+from rankloom.data.prepare import RunData
 from rankloom.errors import RunError
 from rankloom.models import Rows, ShardedModel, export, verify_copies
 from rankloom.optim import ShardedAdamW
+from rankloom.train.assemble import build_batches
 
 __all__ = ["StepOutcome", "Worker"]
 
@@ -46,7 +44,7 @@ class Worker:
         self,
         resolved: ResolvedConfig,
         comm: Communicator,
-        data: PreparedData,
+        data: RunData,
         *,
         model: ShardedModel,
         optimizer: ShardedAdamW,
@@ -62,31 +60,15 @@ class Worker:
             micro_batch_size=resolved.train.micro_batch_size,
             sequence_length=resolved.data.max_seq_length,
         )
-        self.loader = LaneLoader(
-            data.stream,
-            data.dataset,
-            lane=resolved.layout.lane(comm.rank),
-            num_lanes=resolved.layout.batch_parallel_size,
-            micro_batch_size=resolved.train.micro_batch_size,
-            pad_token_id=data.pad_token_id,
-            balance=resolved.data.balance,
-        )
-        self._num_workers = resolved.data.num_workers
-        self._reader: LaneReader | None = None
-
-    def read_ahead(self, *, first: int, last: int) -> None:
-        """Starts reading the rows of the steps ``first`` .. ``last`` (from 0) in the background, on the owner
-        of the lane; `close` ends it. Without this, rows are read when their step comes."""
-        if self.delivery.is_owner:
-            self._reader = LaneReader(self.loader, first=first, last=last, num_workers=self._num_workers)
+        self.batches = build_batches(resolved, comm, data, is_owner=self.delivery.is_owner)
 
     def close(self) -> None:
-        """Ends what `read_ahead` started."""
-        if self._reader is not None:
-            self._reader.close()
+        """Ends reading ahead."""
+        self.batches.close()
 
     def verify_data(self, step0: int) -> None:
-        """Compares the data's fingerprint and the rows of the first step over all ranks. Raises RunError."""
+        """Compares the data's fingerprint and what is in the rows of the first step over all ranks. Raises
+        RunError."""
         mine = torch.tensor([int(self._data.fingerprint[:15], 16)], device=self._comm.device)
         told = self._comm["world"].stack(mine, "compare the data").flatten().tolist()
         for rank, fingerprint in zip(self._comm["world"].ranks, told, strict=True):
@@ -95,8 +77,7 @@ class Worker:
                     f"rank {rank} ({self._comm.layout.coords(rank).describe()}) has other data than rank "
                     f"{self._comm['world'].ranks[0]}: file, tokenizer or data settings differ between them"
                 )
-        rows = [row for microbatch in self.loader.rows(step0) for row in microbatch]
-        check_lanes(self._comm, self._data.stream, rows, lane=self.loader.lane, step0=step0)
+        self.batches.verify(step0)
 
     def step(self, step0: int, *, lr: float) -> StepOutcome:
         """Trains on the global batch of step ``step0`` (from 0)."""
@@ -104,7 +85,7 @@ class Worker:
         self._activity.phase = f"step {step0 + 1}: reducing gradients"
         total = self._comm["gtp_remat_replica"].sum_small(sums, "loss")
         loss, num_tokens = total[0].item(), int(total[1].item())
-        if num_tokens != (planned := self._data.stream.counts(step0).valid_tokens):
+        if num_tokens != (planned := self.batches.facts(step0).counts.valid_tokens):
             raise RunError(f"step {step0 + 1} trained on {num_tokens} tokens, its rows have {planned}")
         divisor = max(1, num_tokens)
         self._optimizer.finish_reductions()
@@ -119,9 +100,9 @@ class Worker:
     def _accumulate(self, step0: int) -> tuple[torch.Tensor, float]:
         """Forward and backward of all microbatches; this rank's loss sum and number of trained tokens, fp64
         [2], and the seconds that reading held it up."""
-        self._activity.phase = f"step {step0 + 1}: waiting for the rows of lane {self.loader.lane}"
-        expected = self.loader.rows(step0)
-        read, wait_s = self._read(step0, len(expected))
+        self._activity.phase = f"step {step0 + 1}: waiting for the rows of lane {self.batches.lane}"
+        expected = self.batches.rows(step0)
+        read, wait_s = self.batches.read(step0)
         sums = torch.zeros(2, dtype=torch.float64, device=self._comm.device)
         for m, (microbatch, rows) in enumerate(zip(read, expected, strict=True)):
             self._activity.phase = f"step {step0 + 1}: microbatch {m + 1} of {len(expected)}"
@@ -129,14 +110,6 @@ class Worker:
             loss, valid = self._model.forward_backward(tokens, first=m == 0, last=m == len(expected) - 1)
             sums += torch.stack([loss, valid.double()])
         return sums, wait_s
-
-    def _read(self, step0: int, num_microbatches: int) -> tuple[Sequence[LaneMicrobatch | None], float]:
-        if not self.delivery.is_owner:
-            return [None] * num_microbatches, 0.0
-        if self._reader is not None:
-            return self._reader.take(step0)
-        since = time.perf_counter()
-        return self.loader.step(step0), time.perf_counter() - since
 
     def _lanes_not_finite(self, sums: torch.Tensor) -> tuple[int, ...]:
         flags = self._comm["world"].stack(sums[:1], "which lane is not finite").flatten().tolist()

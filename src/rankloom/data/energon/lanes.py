@@ -21,7 +21,7 @@ from rankloom.data.energon.virtual import EnergonRow, VirtualLane
 from rankloom.errors import RunError, UserError
 from rankloom.records.energon import EnergonData
 
-__all__ = ["VirtualLanes", "num_samples"]
+__all__ = ["VirtualLanes", "num_samples", "refuse_few_samples"]
 
 
 def num_samples(data: EnergonData) -> int:

@@ -28,7 +28,16 @@ from rankloom.errors import RankloomError, UserError
 from rankloom.records import ChatRecord, chat_of
 from rankloom.records.record import BadRecordError
 
-__all__ = ["ChatTask", "EncodedChat", "PackedChats", "RowSettings"]
+__all__ = [
+    "CHAT_COOKER",
+    "ChatTask",
+    "EncodedChat",
+    "PackedChats",
+    "RawChat",
+    "RowSettings",
+    "raise_error",
+    "record_of",
+]
 
 NOT_JSON = "not valid JSON"
 
@@ -85,13 +94,22 @@ def _take_chat(sample: dict[str, Any]) -> RawChat:
     )
 
 
+CHAT_COOKER = Cooker(_take_chat)
+
+
+def record_of(sample: RawChat) -> ChatRecord:
+    """Raises BadRecordError."""
+    chat = chat_of(_value(sample.content))
+    return ChatRecord(sample.number, chat.messages, sample.place, None, tools=chat.tools, unit="sample")
+
+
 class ChatTask(DefaultTaskEncoder):
     """Energon's task encoder of one virtual lane.
 
     ``skipped``: samples left out so far, by reason.
     """
 
-    cookers = (Cooker(_take_chat),)
+    cookers = (CHAT_COOKER,)
     decoder = None  # parts stay bytes: no image library is asked
 
     def __init__(self, encoder: ChatEncoder, settings: RowSettings) -> None:
@@ -146,13 +164,10 @@ class ChatTask(DefaultTaskEncoder):
         Raises what this project raised, and UserError with shard and key for everything else. Only a line
         that is no JSON is a bad record like others: Energon reads it before the cooker does.
         """
-        if isinstance(error, RankloomError):
-            raise error
-        place = _place_of(sample, sources)
-        reason = " ".join(str(error).split())[:200] or "no reason given"
         if not isinstance(error, json.JSONDecodeError):
-            raise UserError(f"{place}: {type(error).__name__}: {reason}") from error
-        self._bad_record(place, BadRecordError(NOT_JSON, reason))
+            raise_error(error, sample, sources)
+        reason = " ".join(str(error).split())[:200]
+        self._bad_record(_place_of(sample, sources), BadRecordError(NOT_JSON, reason))
 
     def _bad_record(self, place: str, problem: BadRecordError) -> None:
         if self._settings.bad_records == "error":
@@ -163,9 +178,7 @@ class ChatTask(DefaultTaskEncoder):
         self.skipped[problem.reason] += 1
 
     def _tokens(self, sample: RawChat) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        chat = chat_of(_value(sample.content))
-        record = ChatRecord(sample.number, chat.messages, sample.place, None, tools=chat.tools, unit="sample")
-        (found,) = self._encoder.tokenize([self._encoder.render(record)])
+        (found,) = self._encoder.tokenize([self._encoder.render(record_of(sample))])
         if isinstance(found, BadRecordError):
             raise found
         return found
@@ -173,6 +186,14 @@ class ChatTask(DefaultTaskEncoder):
     def _left_out(self, reason: str) -> SkipSample:
         self.skipped[reason] += 1
         return SkipSample()
+
+
+def raise_error(error: Exception, sample: Any, sources: Sequence[Any] | None = None) -> None:
+    """Raises what this project raised, and UserError with shard and key for everything else."""
+    if isinstance(error, RankloomError):
+        raise error
+    reason = " ".join(str(error).split())[:200] or "no reason given"
+    raise UserError(f"{_place_of(sample, sources)}: {type(error).__name__}: {reason}") from error
 
 
 def _place_of(sample: Any, sources: Sequence[Any] | None) -> str:

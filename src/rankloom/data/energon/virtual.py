@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -57,7 +58,8 @@ class _Mark:
 
 
 class VirtualLane:
-    """Virtual lane ``number`` of ``num_lanes`` of a data set. One thread at a time.
+    """Virtual lane ``number`` of ``num_lanes`` of a data set. One thread makes rows; another may ask for the
+    state.
 
     Epoch e takes every sample of the part once, in an order drawn from (seed, e, number); rows do not cross
     an epoch.
@@ -81,6 +83,7 @@ class VirtualLane:
         self._settings = settings
         self._seed = seed
         self._encoder = encoder
+        self._lock = threading.RLock()
         self._begin(_Mark(0, 0, 0))
 
     def _begin(self, mark: _Mark) -> None:
@@ -93,19 +96,21 @@ class VirtualLane:
 
     def next_row(self) -> EnergonRow:
         """Raises UserError naming the sample that is at fault, or for a part without a sample to train on."""
-        chats = self._draw()
-        while chats is None:
-            self._end_epoch()
+        with self._lock:
             chats = self._draw()
-        self._made, self._row, self._used = self._made + 1, self._row + 1, self._used + len(chats)
-        self.epochs = self._epoch + min(1.0, self._passed / self._num_samples)
-        return EnergonRow(self._epoch, chats, self.epochs)
+            while chats is None:
+                self._end_epoch()
+                chats = self._draw()
+            self._made, self._row, self._used = self._made + 1, self._row + 1, self._used + len(chats)
+            self.epochs = self._epoch + min(1.0, self._passed / self._num_samples)
+            return EnergonRow(self._epoch, chats, self.epochs)
 
     def state(self, number: int) -> dict[str, Any]:
         """Plain values for JSON: how to go on with row ``number``, counted from 0, which may lie behind those
         that were made already but not before those that were forgotten."""
-        assert self._marks[0].number <= number <= self._made
-        mark = next(mark for mark in reversed(self._marks) if mark.number <= number)
+        with self._lock:
+            assert self._marks[0].number <= number <= self._made
+            mark = next(mark for mark in reversed(self._marks) if mark.number <= number)
         return {
             "rows": number,
             "epoch": mark.epoch,
@@ -128,8 +133,9 @@ class VirtualLane:
 
     def forget(self, number: int) -> None:
         """Rows before this one will not be asked for by `state`."""
-        while len(self._marks) > 1 and self._marks[1].number <= number:
-            self._marks.popleft()
+        with self._lock:
+            while len(self._marks) > 1 and self._marks[1].number <= number:
+                self._marks.popleft()
 
     @property
     def skipped(self) -> Counter[str]:

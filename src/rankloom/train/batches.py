@@ -1,0 +1,132 @@
+"""What the ranks train on, step by step, from either source of rows: planned before the run, or Energon's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from rankloom.comm import Communicator
+from rankloom.config import ResolvedConfig
+from rankloom.data import Counts, LaneLoader, LaneMicrobatch, LaneReader, Row
+from rankloom.data.dealing import Imbalance
+from rankloom.data.delivery import check_lanes
+from rankloom.data.facts import left_out
+from rankloom.data.prepare import PreparedData
+
+__all__ = ["Batches", "PlannedBatches", "StepFacts"]
+
+
+class StepFacts(NamedTuple):
+    """A step in numbers, equal on all ranks.
+
+    ``num_rows``: with fillers; ``epochs``: trained on after it; ``dropped_rows``: left out before the next
+    step.
+    """
+
+    num_rows: int
+    counts: Counts
+    epochs: float
+    dropped_rows: int
+    imbalance: Imbalance
+
+
+class Batches(Protocol):
+    """The batches of a run as one rank sees them. Steps count from 0 and come in order."""
+
+    lane: int
+
+    def verify(self, step0: int) -> None:
+        """Compares over all ranks what they are about to train on. A collective; raises RunError naming
+        ranks."""
+
+    def read_ahead(self, *, first: int, last: int) -> None:
+        """On a lane's owner, reads these steps in the background from here on; `close` ends it."""
+
+    def rows(self, step0: int) -> Sequence[tuple[Row, ...]]:
+        """Which rows the lane trains on, a tuple a microbatch."""
+
+    def facts(self, step0: int) -> StepFacts:
+        """A collective, where only owners know what is in their rows."""
+
+    def read(self, step0: int) -> tuple[Sequence[LaneMicrobatch | None], float]:
+        """The microbatches on the lane's owner, null elsewhere; and the seconds that they were waited for."""
+
+    def report(self, step0: int) -> list[list[dict[str, Any]]]:
+        """Of each lane its rows, by number and epoch, with the names of their records. A collective."""
+
+    def left_out(self) -> tuple[Mapping[str, int], str]:
+        """Records that are not trained on, by reason; and in words with what was cut. A collective."""
+
+    def close(self) -> None: ...
+
+
+class PlannedBatches:
+    """Rows that every rank knows before the run; `loader` deals them."""
+
+    def __init__(
+        self, resolved: ResolvedConfig, comm: Communicator, data: PreparedData, *, is_owner: bool
+    ) -> None:
+        self.stream = data.stream
+        self.loader = LaneLoader(
+            data.stream,
+            data.dataset,
+            lane=resolved.layout.lane(comm.rank),
+            num_lanes=resolved.layout.batch_parallel_size,
+            micro_batch_size=resolved.train.micro_batch_size,
+            pad_token_id=data.pad_token_id,
+            balance=resolved.data.balance,
+        )
+        self.lane = self.loader.lane
+        self._comm = comm
+        self._dataset = data.dataset
+        self._is_owner = is_owner
+        self._num_workers = resolved.data.num_workers
+        self._reader: LaneReader | None = None
+
+    def verify(self, step0: int) -> None:
+        rows = [row for microbatch in self.loader.rows(step0) for row in microbatch]
+        check_lanes(self._comm, self.stream, rows, lane=self.lane, step0=step0)
+
+    def read_ahead(self, *, first: int, last: int) -> None:
+        if self._is_owner:
+            self._reader = LaneReader(self.loader, first=first, last=last, num_workers=self._num_workers)
+
+    def rows(self, step0: int) -> Sequence[tuple[Row, ...]]:
+        return self.loader.rows(step0)
+
+    def facts(self, step0: int) -> StepFacts:
+        rows = self.stream.batch(step0)
+        return StepFacts(
+            num_rows=len(rows),
+            counts=self.stream.counts_of(rows),
+            epochs=self.stream.epochs_after(step0),
+            dropped_rows=self.stream.dropped_after(step0),
+            imbalance=self.loader.dealer.imbalance(rows),
+        )
+
+    def read(self, step0: int) -> tuple[Sequence[LaneMicrobatch | None], float]:
+        if not self._is_owner:
+            return [None] * len(self.loader.rows(step0)), 0.0
+        if self._reader is not None:
+            return self._reader.take(step0)
+        since = time.perf_counter()
+        return self.loader.step(step0), time.perf_counter() - since
+
+    def report(self, step0: int) -> list[list[dict[str, Any]]]:
+        lanes = self.loader.dealer.lanes(self.stream.batch(step0))
+        return [
+            [self._named(row) for microbatch in dealt for row in microbatch if not row.is_filler]
+            for dealt in lanes
+        ]
+
+    def left_out(self) -> tuple[Mapping[str, int], str]:
+        return self._dataset.skipped, left_out(self._dataset)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+    def _named(self, row: Row) -> dict[str, Any]:
+        records = [self._dataset.record_name(record) for record in row.records]
+        return {"row": row.row_id, "epoch": row.epoch, "records": records}
