@@ -44,6 +44,14 @@ class Launch:
                 continue  # it ended in the meantime, or is another user's
         return found
 
+    def has(self, pid: int) -> bool:
+        """Whether a process descends from the launcher."""
+        try:
+            environ = Path(f"/proc/{pid}/environ").read_bytes()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            return False
+        return f"{_MARK}={self._mark}".encode() in environ.split(b"\0")
+
     def rank_pids(self, folder: Path) -> dict[int, int]:
         """The process of each rank, told by the log in ``folder`` that it prints to."""
         found = {}

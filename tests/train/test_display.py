@@ -78,6 +78,53 @@ def test_skipped_steps_are_in_the_summary() -> None:
     assert line == "trained 4 steps in 2.0 s, 3 of them skipped because loss or gradient were not finite"
 
 
+def test_an_evaluation_is_shown_whenever_it_was_made() -> None:
+    for terminal in (False, True):
+        out = Console(file=io.StringIO(), force_terminal=terminal, width=120, highlight=False)
+        with ConsoleReporter(progress=out, result=out) as reporter:
+            reporter.start(max_steps=1000, first_step=1)
+            for step in range(1, 8):
+                reporter.step(
+                    runs.metrics(step) | ({"eval_loss": 2.5, "eval_tokens": 9} if step == 7 else {})
+                )
+        text = out.file.getvalue()  # type: ignore[attr-defined]
+        assert "step 7/1000  loss 0.5714  grad norm 1.000  1,234 tokens/s  eval loss 2.5000\n" in text
+
+
+def test_the_summary_of_a_whole_run() -> None:
+    out = Console(file=io.StringIO(), width=120, highlight=False)
+    summary = {
+        "steps": 4,
+        "loss_first": 4.0,
+        "loss_last": 1.0,
+        "eval_loss": 2.5,
+        "eval_tokens": 1234,
+        "consumed_samples": 30,
+        "consumed_chats": 41,
+        "consumed_tokens": 5000,
+        "epochs": 1.25,
+        "padding": 0.0371,
+        "filler_rows": 2,
+        "dropped_rows": 0,
+        "records_left_out": {"too long": 3},
+        "loader_wait_s": 0.125,
+        "time_s": 50.0,
+        "left out": "3 records (3 too long)",
+        "model": "m",
+    }
+    ConsoleReporter(progress=out, result=out).finish(summary)
+    assert out.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
+        "trained 4 steps in 50.0 s",
+        "loss     4.0000 -> 1.0000",
+        "eval     2.5000 over 1,234 tokens",
+        "seen     30 rows, 41 chats, 5,000 tokens in 1.25 epochs",
+        "rows     3.7% padding, 2 empty fillers",
+        "waited   0.12 s for rows, 0.25% of the time",
+        "left out 3 records (3 too long)",
+        "model    m",
+    ]
+
+
 def test_the_summary() -> None:
     assert shown(terminal=False)[1].splitlines() == [
         "trained 3 steps in 61.2 s",
