@@ -52,10 +52,12 @@ class Trajectory:
 Step = tuple[tuple[int, ...], ...]  # line numbers of each row; no lines in a filler
 
 
-def reference(resolved: ResolvedConfig, tokenizer_folder: Path) -> Trajectory:
-    """Trains as ``resolved`` says, its layout and microbatches left aside."""
+def reference(
+    resolved: ResolvedConfig, tokenizer_folder: Path, *, steps: Sequence[Step] | None = None
+) -> Trajectory:
+    """Trains as ``resolved`` says, its layout and microbatches left aside; on ``steps`` where given."""
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-    steps = _steps(resolved)
+    steps = _steps(resolved) if steps is None else steps
     documents = _documents(resolved, tokenizer, {line for step in steps for row in step for line in row})
     model = _model(resolved, tokenizer)
     start = _copy(model)

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rankloom.config.energon import ENERGON
 from rankloom.config.examine import Examined
 from rankloom.config.findings import Finding
 from rankloom.config.schema import DataSection
 from rankloom.errors import UserError
 from rankloom.records import PYTHON_DOCS, DataFile, Sources, Tally, data_files
+from rankloom.records.energon import energon_data
 from rankloom.records.jsonl import Bound
 from rankloom.records.reading import nothing_left, scan_file
 from rankloom.records.record import BadRecordError
@@ -23,6 +25,7 @@ MOST_ROWS = 10_000  # of a table
 MAX_FILES = 8  # of a longer list the first are read
 MAX_SHOWN = 5
 TRAIN, VALIDATION, BAD_RECORDS = "data.train", "data.validation", "data.bad_records"
+PATH = "data.path"
 
 
 @dataclass
@@ -37,15 +40,29 @@ class _Seen:
 
 
 def check_data(examined: Examined) -> Iterator[Finding]:
-    """Findings about ``data.train`` and ``data.validation``: bad records are errors, or warnings where they
-    are to be skipped."""
+    """Findings about ``data.train``, ``data.validation`` and ``data.path``: bad records are errors, or
+    warnings where they are to be skipped."""
     section = examined.get(DataSection)
     if section is None:
         return
     yield from _settings(section, examined)
+    skips = section.bad_records == "skip"
     for key, sources in ((TRAIN, section.train), (VALIDATION, section.validation)):
         if sources is not None:
-            yield from _files(key, sources, skips=section.bad_records == "skip", where=examined.where(key))
+            yield from _files(key, sources, skips=skips, where=examined.where(key))
+    if section.source == ENERGON and section.path is not None:
+        yield from _energon(section.path, skips=skips, where=examined.where(PATH))
+
+
+def _energon(path: str, *, skips: bool, where: str) -> Iterator[Finding]:
+    """Whether the data set is prepared, and the chats of one that is a JSON Lines file."""
+    try:
+        found = energon_data(path)
+    except UserError as error:
+        yield Finding("error", "data", str(error), (PATH,), where)
+        return
+    if found.kind == "jsonl":
+        yield from _files(PATH, path, skips=skips, where=where)
 
 
 def _settings(section: DataSection, examined: Examined) -> Iterator[Finding]:

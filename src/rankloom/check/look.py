@@ -12,6 +12,7 @@ from rankloom.check.model import check_model, read_model_config
 from rankloom.check.outputs import check_outputs, check_room
 from rankloom.check.placement import look_at_placement, topology_of
 from rankloom.check.report import Report, worst_first
+from rankloom.config.energon import ENERGON
 from rankloom.config.examine import OWN_PROGRAM, Examined
 from rankloom.config.findings import Finding
 from rankloom.config.notes import notes_on
@@ -109,7 +110,11 @@ def _look_at_training(look: _Look, spec: ModelSpec | None, *, files: bool) -> No
     if examined.refused.isdisjoint(VALIDATION):
         look.findings += without_validation(examined.value, where=examined.where)
     named = any(key.startswith("data.") for key in examined.overlay.values)
-    unnamed = examined.value("data.train") is None and examined.refused.isdisjoint(("data", "data.train"))
+    unnamed = (
+        examined.value("data.train") is None
+        and examined.value("data.source") != ENERGON
+        and examined.refused.isdisjoint(("data", "data.train"))
+    )
     if unnamed and (named or examined.get(TrainSection) is not None):
         look.not_looked_at.append("data: no file is named (data.train)")
     if not files:

@@ -36,6 +36,7 @@ class EnergonBatches:
         self._micro_batch_size = resolved.train.micro_batch_size
         self._comm = comm
         self._data = data
+        self._rows = data.rows
         self._facts: tuple[int, StepFacts] | None = None
         self._last: LaneStep | None = None  # of the owner
         self._wait_s = 0.0
@@ -71,7 +72,7 @@ class EnergonBatches:
             self.loader.read_ahead(first=first, last=last)
 
     def rows(self, step0: int) -> Sequence[tuple[Row, ...]]:
-        return self._data.rows.lane(
+        return self._rows.lane(
             step0, lane=self.lane, num_lanes=self._num_lanes, micro_batch_size=self._micro_batch_size
         )
 
@@ -104,8 +105,10 @@ class EnergonBatches:
         return {} if self.loader is None else self.loader.state(num_steps)
 
     def restore(self, state: EnergonState) -> None:
-        """Raises UserError where the state is of other data or another order of it."""
+        """Goes on where a run was saved, in any layout; before `verify`. Raises UserError where the state is
+        of other data or another order of it."""
         state.check(self._data.order)
+        self._rows = self._rows.continued_from(step=state.step, row=state.consumed.rows)
         if self.loader is not None:
             self.loader.restore(state)
 
@@ -124,7 +127,7 @@ class EnergonBatches:
         owners = [values for values in told if any(values)]
         rows, chats, tokens, valid, _, epochs = (sum(column) for column in zip(*owners, strict=True))
         return StepFacts(
-            num_rows=self._data.rows.of(step0)[1],
+            num_rows=self._rows.of(step0)[1],
             counts=Counts(int(rows), int(chats), int(tokens), int(valid)),
             epochs=round(epochs / self._data.num_virtual_lanes, 9),
             dropped_rows=0,

@@ -54,6 +54,7 @@ class EnergonLoader:
 
     def __init__(self, data: EnergonRunData, *, lane: int, num_lanes: int, micro_batch_size: int) -> None:
         self._data = data
+        self._rows = data.rows
         self._micro_batch_size = micro_batch_size
         self.lanes = VirtualLanes(
             data.source,
@@ -68,7 +69,8 @@ class EnergonLoader:
         self._prefetcher: Prefetcher[LaneStep] | None = None
 
     def restore(self, state: EnergonState) -> None:
-        """Before the first step is asked for."""
+        """Goes on where a run was saved, before the first step is asked for."""
+        self._rows = self._rows.continued_from(step=state.step, row=state.consumed.rows)
         self.lanes.restore(state.consumed.rows, state.virtual_lanes)
 
     def read_ahead(self, *, first: int, last: int) -> None:
@@ -95,7 +97,7 @@ class EnergonLoader:
 
     def state(self, num_steps: int) -> dict[int, dict[str, Any]]:
         """Of each virtual lane of this lane, after the first ``num_steps`` steps of the run."""
-        return self.lanes.state(self._data.rows.end(num_steps))
+        return self.lanes.state(self._rows.end(num_steps))
 
     def close(self) -> None:
         if self._prefetcher is not None:
@@ -107,7 +109,7 @@ class EnergonLoader:
         return self._make(step0)
 
     def _make(self, step0: int) -> LaneStep:
-        first, size = self._data.rows.of(step0)
+        first, size = self._rows.of(step0)
         rows = self.lanes.rows(first, size)
         numbers = [row for row in range(first, first + size) if row % self.lanes.num_lanes == self.lanes.lane]
         each = self._micro_batch_size

@@ -17,6 +17,10 @@ class RowNumbers:
         self.first_step = first_step
         self._begins = [first_row]  # of the steps known so far
 
+    def continued_from(self, *, step: int, row: int) -> RowNumbers:
+        """The rows of the steps from ``step`` on, which begins with ``row``, whatever batches led there."""
+        return RowNumbers(self.sizes, first_step=step, first_row=row)
+
     def of(self, step0: int) -> tuple[int, int]:
         """(first row, number of rows) of a step.
 
