@@ -134,7 +134,9 @@ def save_another_step(rank: int, world_size: int, r: Any, directory: Path) -> No
 
 
 def test_ranks_that_save_different_steps_are_named(ranks: Any, tmp_path: Path) -> None:
-    with pytest.raises(RanksFailed, match=r"rank 1 saves a checkpoint of step 4 where rank 0 saves step 3 in"):
+    with pytest.raises(
+        RanksFailed, match=r"rank 1 saves a checkpoint of step 4 where rank 0 saves step 3 in"
+    ):
         ranks(2, save_another_step, recipe(num_steps=1), tmp_path)
 
 
@@ -262,9 +264,7 @@ def full_disk(rank: int, world_size: int, r: Any, directory: Path, background: b
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_a_full_disk_is_told_by_all_with_rank_and_file(
-    ranks: Any, tmp_path: Path, background: bool
-) -> None:
+def test_a_full_disk_is_told_by_all_with_rank_and_file(ranks: Any, tmp_path: Path, background: bool) -> None:
     results = ranks(2, full_disk, recipe(num_steps=1), tmp_path, background, timeout_s=60)
     file = tmp_path / "step-00000002.partial" / "rank-00001.safetensors"
     error = (
@@ -338,9 +338,9 @@ def test_memory_of_a_save_is_one_copy_of_the_ranks_own_bytes(
 
 def saved_state(rank: int, world_size: int, r: Any, directory: Path) -> Any:
     model, optimizer = started(rank, world_size, {W: 4}, r)
-    Checkpointer(
-        model, optimizer, directory, background=False, config={"train": {"seed": 3}}
-    ).save(0, state={"consumed_samples": 0}, rank_state={"lane": rank} if rank % 2 else None)
+    Checkpointer(model, optimizer, directory, background=False, config={"train": {"seed": 3}}).save(
+        0, state={"consumed_samples": 0}, rank_state={"lane": rank} if rank % 2 else None
+    )
     loaded = load(model, optimizer, directory / "step-00000000")
     return loaded.manifest
 

@@ -75,6 +75,7 @@ class OwnedPiece:
     def publish(self) -> None:
         """Writes the updated piece to ``stored`` and starts sending it to the other copies, which wait for it
         at the unit's next use."""
+        self.unit.settle()  # what was sent before must land first
         if self.master is not self._stored:
             self._stored.copy_(self.master)
         if self._group.size > 1:
