@@ -7,9 +7,11 @@ from pathlib import Path
 
 from rankloom.check import check_data, check_model, check_outputs, read_model_config
 from rankloom.config import ResolvedConfig
+from rankloom.config.energon import ENERGON
 from rankloom.config.examine import Examined
 from rankloom.config.findings import Finding
 from rankloom.config.refusals import refused_for_training
+from rankloom.data.energon import require_energon
 from rankloom.errors import UserError
 from rankloom.train.sinks import check_sinks
 
@@ -26,6 +28,7 @@ def check_before_start(resolved: ResolvedConfig) -> None:
         *check_data(examined),
         *check_outputs(examined),
         *check_sinks(resolved),
+        *_energon(resolved),
     ]
     errors = [finding.text for finding in found if finding.severity == "error"]
     if errors:
@@ -47,6 +50,17 @@ def _model(examined: Examined) -> Iterator[Finding]:
         yield Finding("error", "model", str(error), ("model.path",), where)
         return
     yield from check_model(examined, config, file=f"{path}/config.json")[1]
+
+
+def _energon(resolved: ResolvedConfig) -> Iterator[Finding]:
+    """A finding where the library that the source of the data needs is not installed."""
+    if resolved.data.source != ENERGON:
+        return
+    try:
+        require_energon()
+    except UserError as error:
+        where = resolved.where("data.source")
+        yield Finding("error", "data", str(error), ("data.source",), where)
 
 
 def _make_folders(resolved: ResolvedConfig) -> None:

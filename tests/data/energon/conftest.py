@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("megatron.energon", reason="megatron-energon is not installed")
-
 from rankloom.data.encoding import ChatEncoder
 from rankloom.records.energon import EnergonData
 from tests.data.energon import datasets

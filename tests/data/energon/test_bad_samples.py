@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("megatron.energon", reason="megatron-energon is not installed")
+
 from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from rankloom.data.encoding import ChatEncoder
 from rankloom.data.energon.task import RowSettings

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("megatron.energon", reason="megatron-energon is not installed")
+
 from collections import defaultdict
 
 import numpy as np
-import pytest
 import torch
 
 from rankloom.data.encoding import ChatEncoder
