@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from rankloom.comm import Communicator
 from rankloom.config import resolve
-from rankloom.data import LaneLoader
+from rankloom.data import LaneLoader, TokenizedDataset
 from rankloom.data.delivery import check_lanes
 from rankloom.errors import RunError
 from rankloom.layout import GTPParallelLayout
@@ -147,6 +148,32 @@ def test_dropped_rows_are_counted(ranks: Any, tmp_path: Path) -> None:
     assert [row["epoch"] for row in rows] == [1.0, 2.0, 3.0]
     assert "last batch of epoch 0: dropped, with 1 rows" in notes
     assert (summary["filler_rows"], summary["dropped_rows"]) == (0, 3)
+
+
+def broken_record(rank: int, world_size: int, config: dict[str, Any]) -> tuple[str, list[str]]:
+    """A run in which the record of line 2 cannot be read; what a rank says, and its threads afterwards."""
+
+    def ids(self: TokenizedDataset, position: int) -> Any:
+        if self.numbers[position] == 2:
+            raise OSError("the disk is gone")
+        return read(self, position)
+
+    read, message = TokenizedDataset.ids, ""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TokenizedDataset, "ids", ids)
+        try:
+            whole_run(rank, world_size, config)
+        except RunError as error:
+            message = str(error)
+    return message, [t.name for t in threading.enumerate() if t.name.startswith("rows of lane")]
+
+
+def test_a_record_that_cannot_be_read_ends_the_run_by_name(ranks: Any, tmp_path: Path) -> None:
+    config = three(tmp_path)
+    config |= {"parallel": {}, "cluster": {"world_size": 1, "device": "cpu"}}
+    ((message, threads),) = ranks(1, broken_record, config)
+    assert message == f"lane 0: {tmp_path}/chats.jsonl line 2 cannot be read: OSError: the disk is gone"
+    assert threads == []
 
 
 def test_balanced_lanes_train_the_same(ranks: Any, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from rankloom.data import Counts, GlobalStream, LaneLoader, LaneReader, Position
-from rankloom.data.state import DatasetIdentity, DataState, LaneState
+from rankloom.data.dataset_identity import DatasetIdentity
+from rankloom.data.state import DataState, LaneState
 from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
 from tests.data.chats import dataset, stream

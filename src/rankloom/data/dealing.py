@@ -68,22 +68,19 @@ class Dealer:
 
     def work(self, rows: Sequence[Row]) -> list[int]:
         """Of each row, the sum over its records of length^2."""
-        return self._sums(rows, self.lengths**2)
+        return _row_sums(rows, self._lengths(rows) ** 2)
 
     def imbalance(self, rows: Sequence[Row]) -> Imbalance:
         """Of the rows of one step."""
         lanes = [[row for microbatch in lane for row in microbatch] for lane in self.lanes(rows)]
         work = [sum(self.work(lane)) for lane in lanes]
-        tokens = [sum(self._sums(lane, self.lengths)) for lane in lanes]
+        tokens = [int(self._lengths(lane).sum()) for lane in lanes]
         return Imbalance(over_mean(work), over_mean(tokens))
 
-    def _sums(self, rows: Sequence[Row], values: NDArray[np.int64]) -> list[int]:
-        """Of each row, the sum over its records of ``values``."""
+    def _lengths(self, rows: Sequence[Row]) -> NDArray[np.int64]:
+        """Of the records of these rows, one after the other."""
         records = np.array([record for row in rows for record in row.records], dtype=np.int64)
-        ends = np.cumsum([len(row.records) for row in rows])
-        sums = np.concatenate([[0], np.cumsum(values[records])])[ends]
-        found: list[int] = np.diff(sums, prepend=0).tolist()
-        return found
+        return self.lengths[records]
 
     def _shares(self, rows: Sequence[Row]) -> list[list[Row]]:
         room = len(rows) // self.num_lanes
@@ -102,6 +99,14 @@ class Dealer:
         return [
             row for at in range(0, len(shares[0]), size) for share in shares for row in share[at : at + size]
         ]
+
+
+def _row_sums(rows: Sequence[Row], values: NDArray[np.int64]) -> list[int]:
+    """Of each row, the sum of the values of its records."""
+    ends = np.cumsum([len(row.records) for row in rows])
+    sums = np.concatenate([[0], np.cumsum(values)])[ends]
+    found: list[int] = np.diff(sums, prepend=0).tolist()
+    return found
 
 
 def over_mean(values: Sequence[float]) -> float:

@@ -7,42 +7,19 @@ on. Nothing continues on other data or in another order of it, unless that is as
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rankloom.data.dataset import TokenizedDataset
+from rankloom.data.dataset_identity import DatasetIdentity
 from rankloom.data.dealing import Dealer
 from rankloom.data.rows import Counts, Position
 from rankloom.data.stream import GlobalStream
 from rankloom.errors import UserError
 
-__all__ = ["DataState", "DatasetIdentity", "LaneState", "Restored"]
+__all__ = ["DataState", "LaneState", "Restored"]
 
 FORMAT = 1
-
-
-@dataclass(frozen=True)
-class DatasetIdentity:
-    """Which records these are; ``source`` is their name, for messages. A moved file has the same identity."""
-
-    source: str
-    num_records: int
-    fingerprint: str
-
-    @classmethod
-    def of(cls, dataset: TokenizedDataset) -> DatasetIdentity:
-        """The fingerprint covers tokens, masks, what was left out or cut, and how often records occur."""
-        digest = hashlib.sha256(f"{dataset.content_hash} {dataset.mixture}".encode())
-        if not dataset.content_hash:  # it is in memory, and small
-            digest.update(dataset.all_ids.tobytes() + dataset.all_trained.tobytes())
-        for array in (dataset.starts, dataset.lengths, dataset.valid, dataset.numbers):
-            digest.update(array.tobytes())
-        return cls(dataset.source, len(dataset), digest.hexdigest())
-
-    def __str__(self) -> str:
-        return f"{self.source} ({self.num_records:,} records, fingerprint {self.fingerprint[:12]})"
 
 
 @dataclass(frozen=True)
@@ -117,7 +94,7 @@ class DataState:
         return cls(
             position=position,
             consumed=consumed,
-            dataset=DatasetIdentity.of(stream.dataset),
+            dataset=stream.dataset_identity,
             order=stream.order(),
             batches=stream.batches(),
             lanes=tuple(sorted(lanes, key=lambda state: state.lane)),
@@ -183,7 +160,7 @@ class DataState:
         return state
 
     def _other_data(self, stream: GlobalStream) -> list[str]:
-        now = DatasetIdentity.of(stream.dataset)
+        now = stream.dataset_identity
         if now.fingerprint == self.dataset.fingerprint:
             return []
         return [f"it was saved with the data {self.dataset}, now it is {now}"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import threading
 from bisect import bisect_right
+from functools import cached_property
 
 import numpy as np
 
 from rankloom.config.rampup import BatchSizes
 from rankloom.data.dataset import TokenizedDataset
+from rankloom.data.dataset_identity import DatasetIdentity
 from rankloom.data.epochs import EpochSteps
 from rankloom.data.packing import PACKING_WINDOW, PackedEpoch, pack_epoch, packing_method
 from rankloom.data.rows import FILLER, Counts, Position, Row
@@ -151,6 +153,11 @@ class GlobalStream:
             total += int(self.dataset.lengths[records].sum())
             num_steps = epoch.first_step
         return total
+
+    @cached_property
+    def dataset_identity(self) -> DatasetIdentity:
+        """Of the records; reads as much as there are of them, once."""
+        return DatasetIdentity.of(self.dataset)
 
     def order(self) -> dict[str, object]:
         """The settings that, with the data, decide the rows and their order."""

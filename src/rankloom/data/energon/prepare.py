@@ -9,6 +9,7 @@ from pathlib import Path
 from rankloom.config import ResolvedConfig
 from rankloom.config.rampup import BatchSizes
 from rankloom.data.cache import cached_folder
+from rankloom.data.dataset_identity import DatasetIdentity
 from rankloom.data.encoding import ChatEncoder
 from rankloom.data.energon.lanes import num_samples, refuse_few_samples
 from rankloom.data.energon.library import ENERGON, require_energon
@@ -18,7 +19,6 @@ from rankloom.data.energon.task import RowSettings
 from rankloom.data.energon.virtual import SHUFFLE_SAMPLES, SLICE_SAMPLES
 from rankloom.data.packing import packing_method
 from rankloom.data.prepare import RunData, pad_token_id_of, recipe_of, refuse_small_vocabulary
-from rankloom.data.state import DatasetIdentity
 from rankloom.data.tokenized import Recipe, sha256_of, tokenized
 from rankloom.data.tokenizer import DEFAULT_VOCAB_SIZE, load_tokenizer, train_tokenizer
 from rankloom.errors import UserError
