@@ -1,4 +1,4 @@
-"""Small checkpoints made without ranks: a model folder of random weights, imported; or a folder of one file."""
+"""Small checkpoints made without ranks: a model folder of random weights, or a folder of one file."""
 
 from __future__ import annotations
 

@@ -189,7 +189,8 @@ def test_an_import_has_the_loss_of_plain_transformers(ranks: Any, tmp_path: Path
     losses, notes, parameters = ranks(world, imported_losses, settings, r, tmp_path / "run")[0]
     assert losses == pytest.approx(hf_losses(genuine, r), rel=1e-6)
     assert notes == (
-        "random states: the checkpoint holds none; every rank starts a new stream from seed 0, step 0 and its rank",
+        "random states: the checkpoint holds none; every rank starts a new stream from seed 0, step 0 and "
+        "its rank",
     )
     named = dict(genuine.named_parameters())
     assert all(torch.equal(value, named[name]) for name, value in parameters.items())

@@ -65,11 +65,11 @@ def test_incomplete_folders_are_listed_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "step-6").write_text("a file")
     (tmp_path / "model").mkdir()
     reasons = {found.path.name: found.reason for found in list_checkpoints(tmp_path)}
+    first, second = tmp_path / "step-00000001", tmp_path / "step-00000002"
     assert reasons.pop("step-00000003").startswith(f"{file} cannot be read: Unterminated string")
     assert reasons == {
-        "step-00000001": f"{tmp_path / 'step-00000001'} is not a complete checkpoint: it has no checkpoint.json",
-        "step-00000002": f"the checkpoint {tmp_path / 'step-00000002'} is damaged: rank-00000.safetensors is "
-        "missing",
+        "step-00000001": f"{first} is not a complete checkpoint: it has no checkpoint.json",
+        "step-00000002": f"the checkpoint {second} is damaged: rank-00000.safetensors is missing",
         "step-00000004.removed": "its removal did not end",
         "step-00000005.partial": "its save did not end",
     }

@@ -95,7 +95,8 @@ def test_an_unexpected_name_and_another_shape_are_listed(ranks: Any, folder: Pat
 def test_an_untied_model_misses_its_head(ranks: Any, folder: Path) -> None:
     text = refused(ranks, folder, recipe("llama", num_steps=1))
     assert "3 missing: weight/lm_head.weight, exp_avg/lm_head.weight, exp_avg_sq/lm_head.weight;" in text
-    assert "12 unexpected: weight/model.layers.0.self_attn.k_norm.weight" in text or "unexpected" in text
+    assert "12 unexpected: " in text  # the norms of Qwen3's heads
+    assert "/model.layers.1.self_attn.k_norm.weight" in text
 
 
 def test_boxes_that_leave_a_hole_are_refused(ranks: Any, folder: Path) -> None:
@@ -113,9 +114,8 @@ def test_a_truncated_file_is_named(ranks: Any, folder: Path) -> None:
     file = folder / rank_file(2)
     size = file.stat().st_size
     file.write_bytes(file.read_bytes()[:-8])
-    assert refused(ranks, folder) == (
-        f"UserError: the checkpoint {folder} is damaged: {file.name} has {size - 8:,} bytes instead of {size:,}"
-    )
+    problem = f"{file.name} has {size - 8:,} bytes instead of {size:,}"
+    assert refused(ranks, folder) == f"UserError: the checkpoint {folder} is damaged: {problem}"
 
 
 @pytest.mark.parametrize("place", ["values", "header"])

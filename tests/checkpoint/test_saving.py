@@ -1,4 +1,4 @@
-"""Saving: one writer for everything, a snapshot of its own step, nothing lost when a writer fails or is killed."""
+"""Saving: one writer for everything, a snapshot of its own step, nothing lost when a writer fails."""
 
 from __future__ import annotations
 

@@ -57,6 +57,21 @@ COMMANDS = {
         packages=("torch", "transformers", "tokenizers", "safetensors"),
         overrides=True,
     ),
+    "checkpoint": Command(
+        "rankloom.cli.checkpoint", "List, show and verify the checkpoints of a run, or remove old ones."
+    ),
+    "export": Command(
+        "rankloom.cli.export",
+        "Write a checkpoint's model as a Hugging Face folder.",
+        extra="train",
+        packages=("torch", "transformers", "tokenizers", "safetensors"),
+    ),
+    "import": Command(
+        "rankloom.cli.import_",
+        "Make a checkpoint of step 0 of a Hugging Face model folder.",
+        extra="train",
+        packages=("torch", "transformers", "tokenizers", "safetensors"),
+    ),
     "check": Command(
         "rankloom.cli.check",
         "Find everything that can be wrong with a job before it starts.",

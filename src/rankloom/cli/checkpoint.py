@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from rankloom.checkpoint.folders import Found, find_checkpoint, find_latest, list_checkpoints, prune, verify
 from rankloom.checkpoint.manifest import Manifest, read_manifest
@@ -69,23 +67,25 @@ def _list(directory: Path, *, as_json: bool) -> None:
     if not found:
         typer.echo(f"no checkpoints in {directory}")
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("name", "step", "size", "samples", "saved on", ""):
-        table.add_column(column, justify="right" if column in ("step", "size", "samples") else "left")
+    rows = [("name", "step", "size", "samples", "saved on", "")]
     for one in found:
         facts = _facts(one, latest)
         whole = "latest" if facts["latest"] else "complete"
-        state = f"incomplete: {one.reason}" if one.reason else whole
         samples = facts["consumed_samples"]
-        table.add_row(
-            facts["name"],
-            str(one.step),
-            bytes_text(facts["bytes"]),
-            "" if samples is None else f"{samples:,}",
-            facts["layout"] or "",
-            state,
+        rows.append(
+            (
+                facts["name"],
+                str(one.step),
+                bytes_text(facts["bytes"]),
+                "" if samples is None else f"{samples:,}",
+                facts["layout"] or "",
+                f"incomplete: {one.reason}" if one.reason else whole,
+            )
         )
-    Console(soft_wrap=True).print(table)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, step, size, samples, layout, state in rows:  # as long as they are: nothing is cut or wrapped
+        right = (step.rjust(widths[1]), size.rjust(widths[2]), samples.rjust(widths[3]))
+        typer.echo("  ".join((name.ljust(widths[0]), *right, layout.ljust(widths[4]), state)).rstrip())
 
 
 def _facts(found: Found, latest: Path | None) -> dict[str, Any]:
@@ -142,8 +142,9 @@ def _verify(directory: Path) -> None:
         except UserError as error:
             damaged.append(str(error))
             continue
+        files = f"{len(manifest.files):,} file{'s' * (len(manifest.files) != 1)}"
         size = bytes_text(manifest.num_bytes)
-        typer.echo(f"{folder.name}: whole ({len(manifest.files):,} files, {size}, every checksum is right)")
+        typer.echo(f"{folder.name}: whole ({files}, {size}, every checksum is right)")
     for found in listed:
         if found.leftover:
             typer.echo(f"{found.path.name}: left over ({found.reason}); the next save or prune removes it")
