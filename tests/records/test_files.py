@@ -141,7 +141,7 @@ def test_a_gigantic_line_is_refused_by_its_number(tmp_path: Path, monkeypatch: p
     assert [record.line for record in found.records] == [1, 2, 5]
     assert found.skipped == {"a gigantic line": 3}
     with pytest.raises(
-        UserError, match=r"line 3: a gigantic line: no chat has more than .* MiB; is a line end"
+        UserError, match=r"line 3: a gigantic line: no chat has more than .* MiB; a line end may be missing"
     ):
         load_records(str(path))
 

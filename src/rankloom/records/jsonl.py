@@ -45,7 +45,7 @@ def scan_jsonl(
 
 def _parse(raw: bytes | None) -> Chat:
     if raw is None:
-        detail = f"no chat has more than {MAX_LINE_BYTES // 2**20} MiB; is a line end missing?"
+        detail = f"no chat has more than {MAX_LINE_BYTES // 2**20} MiB; a line end may be missing"
         raise BadRecordError("a gigantic line", detail)
     try:
         value = json.loads(raw.decode("utf-8"))
