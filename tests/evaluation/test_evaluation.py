@@ -46,6 +46,9 @@ LAYOUTS: list[tuple[int, dict[str, Any], int, int | None]] = [  # ranks, layout,
 ]
 
 
+SWAPPED = {"train": "validation", "validation": "chats"}
+
+
 def config(folder: Path, world: int, parallel: dict[str, Any], **sections: Any) -> dict[str, Any]:
     write_chats(folder / "chats.jsonl")
     write_chats(folder / "validation.jsonl", count=23, seed=9)
@@ -128,6 +131,16 @@ def test_whatever_else_is_set(ranks: Any, tmp_path: Path, sections: dict[str, An
     for rows, _, _ in results:
         assert rows[-1]["eval_tokens"] == tokens
         assert rows[-1]["eval_loss"] == pytest.approx(want, rel=1e-5)
+
+
+def test_more_validation_records_than_are_trained_on(ranks: Any, tmp_path: Path) -> None:
+    given = config(tmp_path, 4, {W: 4}, data={"balance": "work"})
+    given["data"] |= {key: str(tmp_path / f"{file}.jsonl") for key, file in SWAPPED.items()}
+    rows, notes, _ = ranks(4, run, given, timeout_s=120)[0]
+    assert any(note.startswith("evaluation: 120 records in ") for note in notes)
+    want, tokens = plain_loss(tmp_path / "run/model", tmp_path / "chats.jsonl")
+    assert rows[-1]["eval_tokens"] == tokens
+    assert rows[-1]["eval_loss"] == pytest.approx(want, rel=1e-5)
 
 
 def test_it_changes_nothing_of_the_training(ranks: Any, tmp_path: Path) -> None:
