@@ -79,5 +79,7 @@ def test_running_as_a_module() -> None:
     command = [sys.executable, "-m", "rankloom", "layout", "--world-size", "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    message = "cluster.world_size must be an integer of at least 1, or null, not 0 (given on the command line)"
+    message = (
+        "cluster.world_size must be an integer of at least 1, or null, not 0 (given on the command line)"
+    )
     assert done.stderr == f"rankloom layout: {message}\n"
