@@ -15,7 +15,7 @@ from rankloom.comm import Communicator
 from rankloom.config import refuse_for_training, resolve
 from rankloom.data import Dealer
 from rankloom.data.evaluation import EvaluationRows, evaluation_stream
-from rankloom.data.prepare import prepare
+from rankloom.data.prepare import RunData, prepare
 from rankloom.errors import RunError, UserError
 from rankloom.plan import ModelPlan, ModelSpec, bytes_by_group, evaluation_collectives
 from rankloom.train.assemble import build_model, model_plan, step_shape
@@ -253,3 +253,29 @@ def test_the_plan_has_no_gradients(tmp_path: Path) -> None:
     records = evaluation_collectives(plan, step_shape(resolved))
     assert {r.what.split(" ")[0] for r in records} == {"deliver", "gather", "sum", "loss", "evaluation"}
     assert not any("gradient" in r.what or r.group == "replica" for r in records)
+
+
+def test_balance_is_that_of_the_validation_records(tmp_path: Path) -> None:
+    """Also where there are more of them than training records, and they are of other lengths."""
+    lengths = [7, 1, 1, 6, 2, 3, 5, 4, 2, 2, 3, 3]
+    resolved = resolve(
+        settings(tmp_path, parallel={}, world_size=2, data={"balance": "work", "packing": False})
+    )
+    data = RunData(
+        tokenizer=None,  # type: ignore[arg-type]
+        vocab_size=16,
+        pad_token_id=0,
+        facts=(),
+        fingerprint="0",
+        validation=dataset(lengths),
+    )
+    rows = [evaluation_rows(resolved, data, lane=lane) for lane in (0, 1)]
+    work = [
+        [
+            sum(lengths[r] ** 2 for rows in lane.rows(batch0) for row in rows for r in row.records)
+            for lane in rows
+            if lane is not None
+        ]
+        for batch0 in (0, 1)
+    ]
+    assert work == [[63, 65], [26, 13]]
