@@ -164,7 +164,7 @@ def test_equal_layers_are_one_parameter() -> None:
 
 def test_traffic_adds_up_to_the_records() -> None:
     job = driven()
-    rows = group_traffic(job.layout, job.topology, job.records)
+    rows = group_traffic(job.layout, job.records)
     sums = {row.group: row.num_bytes for row in rows}
     for group in {record.group for record in job.records}:
         assert sums[group] == sum(r.count * r.bytes_sent for r in job.records if r.group == group)
@@ -185,3 +185,20 @@ def test_json_cannot_end_its_script_element() -> None:
     text = script_json(facts)
     assert not set("<>&\u2028\u2029") & set(text)
     assert json.loads(text) == facts
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_parameters_are_held_by_their_stages(tied: bool) -> None:
+    layout = GTPParallelLayout.resolve(
+        world_size=6, tensor_model_parallel_size=2, pipeline_model_parallel_size=3
+    )
+    model = TINY | {"num_hidden_layers": 5, "tie_word_embeddings": tied}
+    found = {
+        fact["name"]: [(each["stage"], each["layers"]) for each in fact["stages"]]
+        for fact in parameter_facts(ModelPlan.build(ModelSpec.from_config(model), layout))
+    }
+    layers = [(0, (0, 2)), (1, (2, 4)), (2, (4, 5))]
+    assert found.pop("model.embed_tokens.weight") == ([(0, None), (2, None)] if tied else [(0, None)])
+    assert found.pop("model.norm.weight") == [(2, None)]
+    assert found.pop("lm_head.weight", [(2, None)]) == [(2, None)]
+    assert set(map(str, found.values())) == {str(layers)}

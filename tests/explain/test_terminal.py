@@ -227,6 +227,21 @@ def test_collectives_of_a_step() -> None:
     assert ["gradient", "norm", "all_gather", "1", "56"] in lines
 
 
+def test_parameters_have_their_pipeline_stages() -> None:
+    page = shown(job(PIPELINE, batch=(16, 1), length=256, model=True))
+    lines = section(page, "Parameters")
+    assert lines[0].split() == ["parameter", "of", "them", "shape", "a", "rank", "stores", "stage"]
+    stages = {line.split()[0]: line.split()[-1] for line in lines[1:]}
+    assert stages["embed_tokens.weight"] == "0"
+    assert stages["norm.weight"] == stages["lm_head.weight"] == "3"
+    assert stages["layers.*.self_attn.q_proj.weight"] == stages["layers.*.input_layernorm.weight"] == "0-3"
+    assert " ".join(" ".join(lines).split()).endswith(
+        'names without their leading "model."; stage: those that hold it, 1 layer each; a rank stores nothing'
+        " of what other stages hold"
+    )
+    assert "stage" not in " ".join(section(shown(JOBS["demo"]), "Parameters"))
+
+
 def test_what_leaves_domains_and_nodes() -> None:
     lines = [line.split() for line in section(shown(JOBS["TP 4"]), "What leaves NVLink domains and nodes")]
     assert ["tp", "domain", "0", "of", "6", "0"] in lines

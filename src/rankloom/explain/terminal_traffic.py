@@ -12,24 +12,30 @@ from rankloom.explain.terminal_style import columns_width, print_table, some_ran
 from rankloom.explain.traffic_facts import group_traffic
 from rankloom.explain.weight_facts import parameter_facts
 from rankloom.plan.job import Job
+from rankloom.plan.model_plan import ModelPlan
+from rankloom.plan.stages import stage_layers
 
 if TYPE_CHECKING:
     from rankloom.plan.links import Crossing
 
 __all__ = ["print_crossings", "print_memory", "print_parameters", "print_traffic"]
 
+STAGES_WIDTH = 9  # columns
+
 
 def print_parameters(job: Job, *, console: Console) -> None:
-    """How each parameter is cut: its shape, and the shape that a rank stores."""
+    """How each parameter is cut: its shape, the shape that a rank stores, and the stages that hold it."""
     if job.plan is None:
         return
-    made = table(
-        "parameter", "of them", "shape", "a rank stores", numbers=("of them", "shape", "a rank stores")
-    )
+    staged = job.layout.pipeline_model_parallel_size > 1
+    numbers = ("of them", "shape", "a rank stores", *("stage",) * staged)
+    made = table("parameter", *numbers, numbers=numbers)
     for fact in parameter_facts(job.plan):
         name = str(fact["name"]).removeprefix("model.")
-        made.add_row(name, str(fact["count"]), _shape(fact["shape"]), _shape(fact["shard_shape"]))
-    print_table(console, "Parameters", made, caption='names without their leading "model."')
+        stages = (_stages(fact["stages"]),) * staged
+        made.add_row(name, str(fact["count"]), _shape(fact["shape"]), _shape(fact["shard_shape"]), *stages)
+    caption = 'names without their leading "model."' + _staged_words(job.plan) * staged
+    print_table(console, "Parameters", made, caption=caption)
 
 
 def print_memory(job: Job, *, console: Console) -> None:
@@ -52,7 +58,7 @@ def print_traffic(job: Job, *, console: Console) -> None:
         return
     headings = ("group, and what for", "collective", "times", "bytes a rank sends")
     made = table(*headings, numbers=headings[2:], fixed=("collective",))
-    for group in group_traffic(job.layout, job.topology, records):
+    for group in group_traffic(job.layout, records):
         number = f"{group.number} group{'s' * (group.number > 1)} of {group.size}"
         title = Text.assemble((group.group, "bold"), f": {number}")
         made.add_row(title, "", "", Text(f"{group.num_bytes or 0:,}", style="bold"))
@@ -90,6 +96,22 @@ def print_crossings(crossings: Sequence[Crossing], *, console: Console) -> None:
     if unknown := max(crossing.num_unknown for crossing in crossings):
         caption += f"; of up to {unknown} groups the place of a rank is not known"
     print_table(console, "What leaves NVLink domains and nodes", made, caption=caption)
+
+
+def _stages(stages: object) -> str:
+    """ "0", "0-3" of the layers, "0,3" of a tied embedding."""
+    assert isinstance(stages, list)
+    return some_ranks([each["stage"] for each in stages], width=STAGES_WIDTH)
+
+
+def _staged_words(plan: ModelPlan) -> str:
+    """How many layers a stage holds, and that it stores nothing of another stage's."""
+    counts = [
+        len(each) for each in stage_layers(plan.spec.num_layers, plan.layout.pipeline_model_parallel_size)
+    ]
+    few, most = min(counts), max(counts)
+    layers = f"{few} layer{'s' * (few != 1)}" if few == most else f"{few} to {most} layers"
+    return f"; stage: those that hold it, {layers} each; a rank stores nothing of what other stages hold"
 
 
 def _shape(shape: object) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rankloom.explain.weight_facts import NUMBER
-from rankloom.layout import GTPParallelLayout, Topology
+from rankloom.layout import GTPParallelLayout
 from rankloom.plan.collectives import GROUP_AXES, CollectiveRecord
 
 __all__ = ["Exchange", "GroupTraffic", "group_traffic"]
@@ -24,48 +24,37 @@ class Exchange:
 
 @dataclass(frozen=True)
 class GroupTraffic:
-    """The groups of one kind: how many, how large, how many leave a domain or a node, what they exchange.
+    """The groups of one kind: how many, how large, what they exchange.
 
-    ``num_leaving_node`` is None where nodes are not known. ``num_bytes`` is None where no plan is known.
+    ``num_bytes``: what a rank sends in a step in all; None where no records are known.
     """
 
     group: str
     number: int
     size: int
-    num_leaving_domain: int
-    num_unknown_domain: int
-    num_leaving_node: int | None
     num_bytes: int | None
     exchanges: tuple[Exchange, ...]
 
 
-def group_traffic(
-    layout: GTPParallelLayout, topology: Topology, records: Iterable[CollectiveRecord]
-) -> tuple[GroupTraffic, ...]:
+def group_traffic(layout: GTPParallelLayout, records: Iterable[CollectiveRecord]) -> tuple[GroupTraffic, ...]:
     """A row for each kind of group with more than one rank, those that send most first."""
     records = tuple(records)
     rows = [
-        _traffic(layout, topology, name, [r for r in records if r.group == name] if records else None)
+        _traffic(layout, name, [r for r in records if r.group == name] if records else None)
         for name in GROUP_AXES
     ]
     talking = [row for row in rows if row.size > 1 and (row.exchanges or not records)]
     return tuple(sorted(talking, key=lambda row: -(row.num_bytes or 0)))
 
 
-def _traffic(
-    layout: GTPParallelLayout, topology: Topology, name: str, records: list[CollectiveRecord] | None
-) -> GroupTraffic:
+def _traffic(layout: GTPParallelLayout, name: str, records: list[CollectiveRecord] | None) -> GroupTraffic:
     view, axes = GROUP_AXES[name]
     groups = (layout.weights if view == "weights" else layout.tokens).groups(axes)
     exchanges = _exchanges(records or [])
-    knows_nodes = topology.gpus_per_node is not None
     return GroupTraffic(
         group=name,
         number=groups.shape[0],
         size=groups.shape[1],
-        num_leaving_domain=len(topology.crossing(groups)),
-        num_unknown_domain=len(topology.unknown(groups)),
-        num_leaving_node=len(topology.crossing(groups, level="node")) if knows_nodes else None,
         num_bytes=None if records is None else sum(exchange.num_bytes for exchange in exchanges),
         exchanges=exchanges,
     )

@@ -1,10 +1,12 @@
-"""How each parameter is cut, and what a rank stores in bytes, as plain data for a page."""
+"""How each parameter is cut, and which pipeline stages hold it, as plain data for a page."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from rankloom.plan import ModelPlan, Placement
+from rankloom.plan.stages import layer_of, parameter_stages
 
 __all__ = ["parameter_facts"]
 
@@ -16,7 +18,26 @@ def parameter_facts(plan: ModelPlan) -> list[dict[str, object]]:
     alike: dict[tuple[object, ...], list[Placement]] = {}
     for name, p in plan.placements.items():
         alike.setdefault((NUMBER.sub(".*", name), p.spec.shape, p.spec.role), []).append(p)
-    return [_parameter(str(key[0]), members) for key, members in alike.items()]
+    stages = parameter_stages(plan)
+    return [
+        _parameter(str(key[0]), members) | {"stages": _stages([p.name for p in members], stages)}
+        for key, members in alike.items()
+    ]
+
+
+def _stages(names: list[str], stages: Mapping[str, tuple[int, ...]]) -> list[dict[str, object]]:
+    """The stages that hold any of these, ascending, with the layers [start, stop) that each has of them; None
+    for a parameter outside the layers."""
+    held: dict[int, list[int | None]] = {}
+    for name in names:
+        for stage in stages[name]:
+            held.setdefault(stage, []).append(layer_of(name))
+    return [{"stage": stage, "layers": _stretch(layers)} for stage, layers in sorted(held.items())]
+
+
+def _stretch(layers: list[int | None]) -> tuple[int, int] | None:
+    known = [layer for layer in layers if layer is not None]
+    return (min(known), max(known) + 1) if known else None
 
 
 def _parameter(name: str, members: list[Placement]) -> dict[str, object]:

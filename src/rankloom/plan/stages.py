@@ -1,5 +1,5 @@
-"""Which pipeline stage holds a parameter: the embedding the first one, the layers in equal stretches, the last
-norm and the output head the last one.
+"""Which pipeline stage holds a parameter: the embedding the first one, the layers in equal stretches, the
+last norm and the output head the last one.
 
 Layer i of L is in stage i * PP // L. A tied embedding is on the first and on the last stage.
 """
