@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from rankloom.data.encoding import encode_records
+from rankloom.data.template import ChatTemplate
 from rankloom.data.tokenizer import train_tokenizer
 from rankloom.errors import UserError
 from rankloom.records import ChatRecord, Message, chat_of
+from rankloom.records.record import BadRecordError
 from tests.data.chats import chats, record, tokenizer_with
-from tests.data.test_encoding import CHAT, CHATML, CHATML_TOKENS
+from tests.data.test_encoding import BRACKETS, CHAT, CHATML, CHATML_TOKENS, THINKING
 
 # The tool part of a widely used family, made shorter: calls in tags, results as the user's.
 TOOLS = (
@@ -172,6 +177,63 @@ def test_short_answers_are_not_sought_in_the_header(answer: str) -> None:
     assert [text.endswith(answer.strip() + "<|im_end|>") for text in trained(chatml(bare), chat)] == [
         True
     ] * 2
+
+
+TURN = st.sampled_from(
+    [
+        "a",
+        "assistant",
+        " dog \n",
+        "<|im_end|>",
+        "<|im_start|>assistant\na<|im_end|>\n",
+        "start|>",
+        "\n\nb",
+        "user",
+    ]
+)
+
+
+@pytest.mark.parametrize("template", ["chatml", "thinking", "brackets"])
+@settings(max_examples=60, deadline=None)
+@given(chats=st.lists(st.lists(st.tuples(TURN, TURN), min_size=1, max_size=4), min_size=1, max_size=4))
+def test_a_frame_that_was_learnt_finds_what_rendering_finds(
+    template: str, chats: list[list[tuple[str, str]]]
+) -> None:
+    """One template object sees several chats; another finds each answer on its own."""
+    tokenizer = FRAMED[template]
+    learning = ChatTemplate(tokenizer, name="it")
+    for chat in chats:
+        turns = [
+            (role, text) for pair in chat for role, text in zip(("user", "assistant"), pair, strict=True)
+        ]
+        messages = record(*turns).messages
+        rendering = ChatTemplate(tokenizer, name="it")
+        rendering._learn_frame = lambda opening, end: None  # type: ignore[method-assign]
+        assert outcome(learning, messages) == outcome(rendering, messages)
+
+
+def outcome(template: ChatTemplate, messages: Sequence[Message]) -> object:
+    try:
+        return template.spans(messages)
+    except BadRecordError as problem:
+        return problem.reason
+
+
+FRAMED = {
+    "chatml": tokenizer_with(CHATML, *CHATML_TOKENS, eos_token="<|im_end|>"),
+    "thinking": tokenizer_with(THINKING, *CHATML_TOKENS, eos_token="<|im_end|>"),
+    "brackets": tokenizer_with(BRACKETS, "<s>", "</s>", eos_token="</s>"),
+}
+
+
+def test_a_frame_saves_rendering() -> None:
+    template = ChatTemplate(FRAMED["chatml"], name="it")
+    first = template.spans(CHAT.messages)
+    renders: list[int] = []
+    render = template._render
+    template._render = lambda turns, *a, **k: renders.append(len(turns)) or render(turns, *a, **k)  # type: ignore
+    assert template.spans(CHAT.messages) == first
+    assert renders == [4]
 
 
 def test_calls_are_trained_and_their_results_are_not() -> None:

@@ -15,7 +15,9 @@ import jinja2
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import _compile_jinja_template, _render_with_assistant_indices
 
+from rankloom.data.frames import Frame
 from rankloom.data.omissions import Omissions
+from rankloom.data.renderings import Renderings
 from rankloom.errors import UserError
 from rankloom.records import Message
 from rankloom.records.record import BadRecordError
@@ -56,6 +58,7 @@ class ChatTemplate:
         self._eos_token = tokenizer.eos_token
         self._special_tokens = special_tokens(tokenizer)
         self._omissions = Omissions(self._render, turn_of)
+        self._frame: Frame | None = None
         choices = "|".join(map(re.escape, self._special_tokens)) or "(?!)"  # (?!) never matches
         self._terminator = re.compile(rf"\s*({choices})")
 
@@ -68,7 +71,7 @@ class ChatTemplate:
             BadRecordError: the template refuses the chat, leaves out a part of it, or a turn that has to be
                 told from the rest cannot be found in its text.
         """
-        chat = _Renderings(self._render, [turn_of(message) for message in messages], tools)
+        chat = Renderings(self._render, [turn_of(message) for message in messages], tools)
         marked = self._marked(chat) if self.has_markers else None
         text = chat.whole if marked is None else marked[0]
         calls = bool(tools) or any(message.tool_calls for message in messages)
@@ -79,7 +82,8 @@ class ChatTemplate:
             every = [self._with_end_of_turn(text, span) for span in marked[1]]
             found = [span for span in _chosen(every, messages, wanted) if span[0] < span[1]]
         else:
-            found = [self._derive_span(chat, messages[place], place) for place in wanted]
+            framed = self._framed(text, messages, wanted)
+            found = framed or [self._derive_span(chat, messages[place], place) for place in wanted]
         if not calls:
             self._omissions.refuse(messages, tools, text)
         return text, _without(len(text), found) if self.train_on == "all" else found
@@ -104,7 +108,12 @@ class ChatTemplate:
         chosen = answers[-1:] if self.train_on == "last_turn" else answers
         return [place for place in chosen if messages[place].train]
 
-    def _derive_span(self, chat: _Renderings, message: Message, place: int) -> Span:
+    def _framed(self, text: str, messages: Sequence[Message], wanted: list[int]) -> list[Span] | None:
+        """What `_derive_span` would find, where a known frame tells it."""
+        every = self._frame.spans(text, messages) if self._frame is not None else None
+        return None if every is None else _chosen(every, messages, wanted)
+
+    def _derive_span(self, chat: Renderings, message: Message, place: int) -> Span:
         text, before, after = chat.whole, chat.first(place), chat.first(place + 1).rstrip()
         if not text.startswith(before):
             raise _not_told(place)
@@ -117,7 +126,13 @@ class ChatTemplate:
         )
         if not after.endswith(terminator) or terminator in text[len(before) : start]:
             raise _no_end(place)
+        if self._frame is None and not message.tool_calls and before and header == len(prompted) == start:
+            self._learn_frame(prompted.removeprefix(before), terminator)
         return self._answer_start(text, before, prompted, start, is_first=place == 0), end
+
+    def _learn_frame(self, opening: str, end: str) -> None:
+        if any(token in opening for token in self._special_tokens):
+            self._frame = Frame(opening, end)
 
     def _content_place(self, text: str, content: str, header: int, place: int) -> tuple[int, int, str]:
         """Start of the content, end and text of the token that ends it: the first place where such a token
@@ -162,7 +177,7 @@ class ChatTemplate:
             _checked(render, **self._arguments(turns, tools, add_generation_prompt=add_generation_prompt))
         )
 
-    def _marked(self, chat: _Renderings) -> tuple[str, list[Span]]:
+    def _marked(self, chat: Renderings) -> tuple[str, list[Span]]:
         arguments = self._arguments(chat.turns, chat.tools)
         text, spans = _checked(_render_with_assistant_indices, self._compiled, **arguments)
         return text, [(int(start), int(end)) for start, end in spans]
@@ -177,35 +192,6 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         return self._variables | chat
-
-
-class _Renderings:
-    """The texts of the beginnings of one chat, each rendered once and when asked for."""
-
-    def __init__(
-        self, render: Callable[..., str], turns: list[Turn], tools: Sequence[Mapping[str, object]]
-    ) -> None:
-        self.turns, self.tools = turns, tools
-        self._render = render
-        self._known: dict[int, str] = {}
-
-    @property
-    def whole(self) -> str:
-        return self.first(len(self.turns))
-
-    def first(self, count: int) -> str:
-        """The text of the first ``count`` turns; none for 0, which templates refuse."""
-        if count == 0:
-            return ""
-        if count not in self._known:
-            self._known[count] = self._render(self.turns[:count], self.tools)
-        return self._known[count]
-
-    def prompted(self, count: int) -> str:
-        """The same with what the template puts before an answer."""
-        if count == 0:
-            return ""
-        return self._render(self.turns[:count], self.tools, add_generation_prompt=True)
 
 
 def turn_of(message: Message) -> Turn:
