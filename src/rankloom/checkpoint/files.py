@@ -28,7 +28,7 @@ __all__ = [
 
 Buffer = bytes | memoryview
 TensorHeader = tuple[str, str, Sequence[int], int]  # key, dtype in the words of torch, shape, bytes
-CHUNK_BYTES = 1 << 24
+CHUNK_BYTES = 1 << 20  # larger ones leave the caches of a processor before they are used twice
 _HASHED_ASIDE_BYTES = 1 << 22  # smaller files are not worth a thread
 DTYPE_NAMES = {
     "float64": "F64",
@@ -68,10 +68,12 @@ def write_file(
     the writing with InterruptedError.
     """
     digest = hashlib.sha256()
-    hashing = threading.Thread(target=_hash, args=(digest, buffers, cancelled), daemon=True)
     num_bytes = sum(len(buffer) for buffer in buffers)
-    aside = num_bytes > _HASHED_ASIDE_BYTES
-    hashing.start() if aside else hashing.run()
+    hashing = threading.Thread(target=_hash, args=(digest, buffers, cancelled), daemon=True)
+    if aside := num_bytes > _HASHED_ASIDE_BYTES:
+        hashing.start()
+    else:
+        _hash(digest, buffers, cancelled)
     try:
         with _synced(path) as file:
             for chunk in _chunks(buffers):
