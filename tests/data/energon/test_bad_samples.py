@@ -14,12 +14,11 @@ from rankloom.data.energon.task import RowSettings
 from rankloom.data.energon.virtual import VirtualLane
 from rankloom.errors import UserError
 from rankloom.records.energon import EnergonData
+from tests.data.chats import tokenizer_with
 from tests.data.energon import datasets
 
 NO_ASSISTANT = {"messages": [{"role": "user", "content": "hello"}]}
-MEND = (
-    " (chat template of the tokenizer). Mend the sample, or leave bad records out with data.bad_records: skip"
-)
+MEND = ". Mend the sample, or leave bad records out with data.bad_records: skip"
 
 
 def contents(bad: object, *, place: int = 3, count: int = 8) -> list[object]:
@@ -134,3 +133,17 @@ def test_what_energon_cannot_read_is_no_traceback(tmp_path: Path, encoder: ChatE
     said = refusal(data, encoder)
     assert "\n" not in said
     assert "shard_000.tar" in said or "virtual lane 0 of 1: Energon cannot read it" in said
+
+
+def test_what_the_template_refuses_is_told_with_its_name(tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}"
+        "{% if 'number 3' in m['content'] %}{{ raise_exception('no threes') }}{% endif %}"
+        "{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] + '<|end|>' }}{% endgeneration %}"
+        "{% else %}{{ m['content'] }}{% endif %}{% endfor %}"
+    )
+    encoder = ChatEncoder(tokenizer_with(template, eos_token="<|end|>"), name="mine")
+    assert refusal(datasets.jsonl(tmp_path, contents(datasets.chat(3))), encoder) == (
+        "chats.jsonl, sample 3: the chat template refuses the record: no threes (chat template of mine)"
+        + MEND
+    )

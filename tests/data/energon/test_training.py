@@ -6,11 +6,15 @@ import pytest
 
 pytest.importorskip("megatron.energon", reason="megatron-energon is not installed")
 
+import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from rankloom.comm import Communicator
@@ -20,6 +24,7 @@ from rankloom.data.energon.prepare import EnergonRunData, prepare_energon
 from rankloom.data.energon.state import EnergonState
 from rankloom.data.rows import Counts
 from rankloom.errors import RunError
+from rankloom.records.energon import EnergonData
 from rankloom.train.assemble import load_data
 from rankloom.train.energon import EnergonBatches
 from rankloom.train.loop import run_connected
@@ -31,6 +36,7 @@ from tests.parity.reference import Step, Trajectory, reference
 from tests.runtime.runs import Recorder, run, settings, write_chats
 
 STEPS, ROWS, LANES = 10, 8, 16
+W, CP = "tensor_parallel_num_weight_shards", "context_parallel_size"
 
 
 @pytest.fixture(scope="module")
@@ -218,3 +224,30 @@ def test_lanes_with_the_same_samples_are_found_at_the_start(ranks: Any, folder: 
     assert said == other
     assert said.startswith("ranks 0 and 1 read for different lanes but both have sample ")
     assert said.endswith("chats.jsonl in epoch 0")
+
+
+@pytest.mark.long
+def test_the_command_line_on_tar_files(tmp_path: Path, tars: EnergonData) -> None:
+    """4 local ranks in two layouts: the same losses, to the last step of more than an epoch."""
+    rankloom = Path(sys.executable).parent / "rankloom"
+    losses = []
+    for number, parallel in enumerate(({W: 4}, {W: 2, CP: 2})):
+        made = config(tmp_path, parallel=parallel, world=4, train={"max_steps": 12})
+        made["data"] |= {"path": tars.path, "packing_window": 4, "max_seq_length": 64}
+        made["checkpoint"] = {"dir": str(tmp_path / f"run-{number}")}
+        (tmp_path / "run.yaml").write_text(yaml.safe_dump(made))
+        done = subprocess.run(
+            [rankloom, "train", tmp_path / "run.yaml"],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert f"data: {tars.name}, 100 samples, through Energon" in done.stderr
+        metrics = (tmp_path / f"run-{number}" / "metrics.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in metrics]
+        assert len(rows) == 12
+        assert rows[-1]["epoch"] > 1
+        losses.append([row["loss"] for row in rows])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)

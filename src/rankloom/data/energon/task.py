@@ -13,6 +13,7 @@ import numpy as np
 from megatron.energon import (
     Cooker,
     DefaultTaskEncoder,
+    PackingDataset,
     Sample,
     SkipSample,
     basic_sample_keys,
@@ -122,9 +123,14 @@ class ChatTask(DefaultTaskEncoder):
     def encode_sample(self, sample: RawChat) -> EncodedChat:
         """Raises SkipSample for what is left out and counted, UserError for what ends the run."""
         try:
-            ids, trained = self._tokens(sample)
+            record = record_of(sample)
         except BadRecordError as problem:
             self._bad_record(sample.place, problem)
+            raise SkipSample from None
+        try:
+            ids, trained = self._tokens(record)
+        except BadRecordError as problem:
+            self._bad_record(sample.place, problem, f" ({self._encoder.template.name})")
             raise SkipSample from None
         longest = self._settings.max_seq_length
         too_long = len(ids) > longest
@@ -158,6 +164,15 @@ class ChatTask(DefaultTaskEncoder):
         """One row."""
         return PackedChats.derive_from(samples[0], chats=tuple(samples))  # type: ignore[no-any-return]
 
+    def build_batch(self, dataset: Any, **settings: Any) -> Any:
+        """As Energon builds it, without a progress bar: that would hold a lock which a rank that is killed
+        leaves behind."""
+        built = super().build_batch(dataset, **settings)
+        if isinstance(built, PackingDataset):
+            fill = built._fill_reading_buffer
+            built._fill_reading_buffer = lambda source, log_progress=False: fill(source)
+        return built
+
     def on_error(self, error: Exception, sample: Any, sources: Sequence[Any] | None = None) -> None:
         """Energon's error handler, which would go on without the sample.
 
@@ -169,16 +184,16 @@ class ChatTask(DefaultTaskEncoder):
         reason = " ".join(str(error).split())[:200]
         self._bad_record(_place_of(sample, sources), BadRecordError(NOT_JSON, reason))
 
-    def _bad_record(self, place: str, problem: BadRecordError) -> None:
+    def _bad_record(self, place: str, problem: BadRecordError, origin: str = "") -> None:
         if self._settings.bad_records == "error":
             raise UserError(
-                f"{place}: {problem} ({self._encoder.template.name}). Mend the sample, or leave bad records "
-                "out with data.bad_records: skip"
+                f"{place}: {problem}{origin}. Mend the sample, or leave bad records out with "
+                "data.bad_records: skip"
             ) from None
         self.skipped[problem.reason] += 1
 
-    def _tokens(self, sample: RawChat) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        (found,) = self._encoder.tokenize([self._encoder.render(record_of(sample))])
+    def _tokens(self, record: ChatRecord) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        (found,) = self._encoder.tokenize([self._encoder.render(record)])
         if isinstance(found, BadRecordError):
             raise found
         return found
