@@ -355,3 +355,36 @@ def test_states_and_facts_come_back(ranks: Any, tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in manifest.tensors} == {"weight"}  # no update so far
     assert manifest.layout.resolve().fingerprint() == manifest.layout.fingerprint
     assert NUM_ROWS == 4
+
+
+def save_no_json(rank: int, world_size: int, r: Any, directory: Path) -> str:
+    model, optimizer = started(rank, world_size, {W: 2}, r)
+    try:
+        save(model, optimizer, directory, step=1, state={"set": {1}})
+    except (TypeError, RunError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def test_a_state_that_is_no_json_is_told_by_all(ranks: Any, tmp_path: Path) -> None:
+    reason = "TypeError: Object of type set is not JSON serializable"
+    assert ranks(2, save_no_json, recipe(num_steps=1), tmp_path) == [reason, f"RunError: rank 0: {reason}"]
+
+
+def save_where_nothing_can_be_removed(rank: int, world_size: int, r: Any, directory: Path) -> None:
+    model, optimizer = started(rank, world_size, {W: 2}, r)
+    checkpointer = Checkpointer(model, optimizer, directory, keep=1, background=False)
+    checkpointer.save(1, state={})
+
+    def refused(*args: Any, **kwargs: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(f"{SAVING}.prune", refused)
+        checkpointer.save(2, state={})
+
+
+def test_what_cannot_be_removed_fails_no_save(ranks: Any, tmp_path: Path) -> None:
+    ranks(2, save_where_nothing_can_be_removed, recipe(num_steps=1), tmp_path)
+    assert find_latest(tmp_path) == tmp_path / "step-00000002"
+    assert [one.step for one in list_checkpoints(tmp_path)] == [1, 2]

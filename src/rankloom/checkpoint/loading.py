@@ -52,8 +52,7 @@ def load(model: ShardedModel, optimizer: ShardedAdamW, folder: str | Path, *, se
     ranks. ``seed``: of random streams that cannot be continued.
 
     Raises UserError, on every rank, for an incomplete or damaged checkpoint (naming the file), and for one
-    of another model (listing missing, unexpected and mis-shaped names), before anything is changed but the
-    values of this model and optimizer.
+    of another model (listing missing, unexpected and mis-shaped names). The model is then not to be used.
     """
     comm = model.comm
     comm.activity.phase = f"loading the checkpoint {folder}"

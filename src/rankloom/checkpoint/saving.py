@@ -20,6 +20,7 @@ import threading
 import time
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -261,7 +262,8 @@ class Checkpointer:
         replace_text(flight.partial / MANIFEST, manifest.to_json())
         publish(flight.folder)
         if self._keep is not None:
-            prune(self._directory, keep=self._keep, keep_every=self._keep_every)
+            with suppress(OSError):  # what cannot be removed now is no loss; the next save tries again
+                prune(self._directory, keep=self._keep, keep_every=self._keep_every)
 
     def _await_others(self, flight: _Flight) -> dict[int, dict[str, Any]]:
         """What the other ranks say of their files, once all of them are on the disk."""
