@@ -177,4 +177,12 @@ def test_what_is_not_known_about_a_model_is_said() -> None:
     assert lines({**world(2), "model": {"config": LLAMA}}, "bytes") == [
         "bytes of a step: they are not counted without a global batch"
     ]
+    assert lines(trained(2, train={"global_batch_size": 7}), "bytes") == [
+        "bytes of a step: they are not counted without a global batch that fits"
+    ]
+    assert lines(trained(2, data={"max_seq_length": 9}, parallel={"context_parallel_size": 2}), "bytes") == [
+        "bytes of a step: they are not counted without a row length that fits"
+    ]
+    staged = trained(2, parallel={"pipeline_model_parallel_size": 2}, train={"global_batch_size": 7})
+    assert lines(staged, "bytes") == ["bytes of a step: they are not counted with pipeline stages"]
     assert lines(trained(2, model={"config": [1]}), "model") == []  # it is named, and wrong

@@ -41,7 +41,19 @@ def test_idle_gpus(size: int, gpus: int, message: str) -> None:
 
 def test_full_nodes_and_ranks_without_gpus_are_no_news() -> None:
     assert placement(report_on(8, gpus_per_node=8)) == []
-    assert placement(report_on(14, gpus_per_node=8, device="cpu")) == []
+    report = report_on(14, device="cpu")
+    assert placement(report) == []
+    assert report.not_looked_at[-1] == ("placement: cluster.device is cpu, and no NVLink domain is given")
+
+
+@pytest.mark.parametrize(
+    "said", [{"gpus_per_node": 4}, {"nvlink_domain_size": 4}, {"nvlink_domains": "0-3;4-7"}]
+)
+def test_domains_that_are_said_are_judged_on_cpus_too(said: dict[str, object]) -> None:
+    report = report_on(8, {W: 8}, device="cpu", **said)
+    (warning,) = [f for f in placement(report) if f.severity == "warning"]
+    assert warning.message.startswith("1 of 1 gtp_remat groups (8 ranks each) cross NVLink domains")
+    assert not any(line.startswith("placement:") for line in report.not_looked_at)
 
 
 def test_a_domain_is_a_node_where_nothing_else_is_said() -> None:

@@ -293,6 +293,35 @@ def test_bytes_over_links() -> None:
     ) in verdict(near, far)
 
 
+@pytest.mark.parametrize("staged", ["A", "B", "A and B"])
+def test_bytes_are_not_counted_with_pipeline_stages(staged: str) -> None:
+    a, b = (
+        job(
+            GTPParallelLayout.resolve(world_size=16, pipeline_model_parallel_size=4 if name in staged else 1),
+            batch=(16, 1),
+            length=256,
+            model=True,
+        )
+        for name in ("A", "B")
+    )
+    found = compare(a, b)
+    assert None in found.parameter_bytes
+    assert f"Bytes are not counted with pipeline stages ({staged})." in found.verdict
+    assert "Stored parameters" not in found.verdict
+    assert "MB" not in found.verdict
+
+
+def test_unknown_bytes_are_no_change() -> None:
+    # Replica groups of 16 ranks cross in both; the bytes of B are not known, as it has no model.
+    layout = GTPParallelLayout.resolve(world_size=16)
+    a, b = (job(layout, batch=(16, 1), length=256, model=known) for known in (True, False))
+    found = compare(a, b)
+    assert [(link.crossing_a, link.crossing_b) for link in found.links if link.group == "replica"] == [(1, 1)]
+    assert not any(link.differs for link in found.links)
+    assert "1 of 1" not in found.verdict
+    assert found.verdict.startswith("Same layout: nothing moves.")
+
+
 def test_the_cut_moves_between_tp_and_gtp_remat() -> None:
     a, b = (
         GTPParallelLayout.resolve(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rankloom.errors import UserError
 from rankloom.layout import DRIVER_AXES, Driver, DriverOutcome, GTPParallelLayout, compare_driver
@@ -221,7 +223,7 @@ def test_the_configured_cp_counts_twice_too_many_lanes(order: str) -> None:
     assert outcome.wrong_ranks == (1, 2, 3, 4, 5, 6, 7)
     assert outcome.mistake == (
         "it counts 2 times too many lanes: cp is the configured degree 1, attention runs over"
-        " runtime_cp 2 = 1 x 2 GTP sequence shards; write runtime_cp"
+        " runtime_cp 2 = 1 x 2 GTP sequence shards; write pp,-1,runtime_cp,tp"
     )
     assert "in the wrong lane and counts 8 lanes instead of 4: rank 1 in lane 1" in outcome.describe()
     right = compare("pp,-1,runtime_cp,tp", layout)
@@ -231,7 +233,8 @@ def test_the_configured_cp_counts_twice_too_many_lanes(order: str) -> None:
 
 def test_both_mistakes_at_once_are_both_said() -> None:
     mistake = compare("pp,-1,cp,tp", layout_of(16, w=4, q=2, cp=2)).mistake
-    assert "write runtime_cp; with that, ranks of a lane are not neighbours" in mistake
+    assert "GTP sequence shards; ranks of a lane are not neighbours" in mistake
+    assert mistake.endswith("; use the right axes, or rank order tp-cp-gtp-dp-pp with pp,-1,runtime_cp,tp")
 
 
 @pytest.mark.parametrize(
@@ -243,42 +246,59 @@ def test_both_mistakes_at_once_are_both_said() -> None:
             "it counts the GTP_remat ranks as one lane: tensor_parallel 12 is"
             " tensor_parallel_num_weight_shards = TP 4 x GTP_remat 3,"
             " and only the 4 ranks of TP and GTP sequence shards share a lane;"
-            " write tensor_parallel 4",
+            " write pp,-1,runtime_cp,tp",
         ),
         (
             "pp=2,dp=3,tp=4",
             L24,
-            "pipeline_parallel is 2, and pipeline_model_parallel_size is 1",
+            "pipeline_parallel is 2, and pipeline_model_parallel_size is 1; write pp,-1,runtime_cp,tp",
         ),
         (
             "tp,-1",
             L24,
-            "the axes stand in another order than the ranks are numbered;"
-            " write data_parallel, tensor_parallel",
+            "the axes stand in another order than the ranks are numbered; write pp,-1,runtime_cp,tp",
         ),
         (
             "pp,-1,gtp,cp,tp",
             TRAP,
             "the axes stand in another order than rank order tp-gtp-cp-dp-pp numbers the ranks;"
-            " write pipeline_parallel, data_parallel, context_parallel, gtp, tensor_parallel",
+            " write pp,-1,cp,gtp,tp",
         ),
         (
             "pp,-1,cp,gtp,tp",
             layout_of(8, cp=2, w=2, rank_order=SWAPPED),
             "the axes stand in another order than rank order tp-cp-gtp-dp-pp numbers the ranks;"
-            " write pipeline_parallel, data_parallel, gtp, context_parallel, tensor_parallel",
+            " write pp,-1,gtp,cp,tp",
         ),
         (
             "pp,-1,gtp,cp,tp",
             SHARED,
-            "gtp counts all 4 GTP_remat ranks, of which each 2 share a sequence: data_parallel alone is 2,"
-            " data_parallel x gtp is 8, and there are 4 lanes; leave gtp out and write runtime_cp",
+            "gtp counts all 4 GTP_remat ranks, and every 2 of them share a sequence: data_parallel alone is"
+            " 2, data_parallel x gtp is 8, and there are 4 lanes; write pp,-1,runtime_cp,tp",
         ),
         (
             "-1,gtp=6,tp=2",
             L24,
             "data_parallel x gtp is 2 x 6 = 12, and there are 6 lanes = data_parallel_size 2"
-            " x 3 GTP batch shards",
+            " x 3 GTP batch shards; write pp,-1,cp,gtp,tp",
+        ),
+        (
+            "tp,cp,-1,pp",  # the order is wrong too: another word for cp would not be enough
+            SHARED,
+            "it counts 2 times too many lanes: cp is the configured degree 1, attention runs over runtime_cp"
+            " 2 = 1 x 2 GTP sequence shards; write pp,-1,runtime_cp,tp",
+        ),
+        (
+            "-1,tp",
+            SHARED,
+            "it counts 2 times too many lanes: it has no context_parallel axis, attention runs over"
+            " runtime_cp 2 = 1 x 2 GTP sequence shards; write pp,-1,runtime_cp,tp",
+        ),
+        (
+            "-1,gtp",
+            layout_of(8, w=4, q=4, cp=2, rank_order=SWAPPED),
+            "gtp counts all 4 GTP_remat ranks, and all of them share a sequence: data_parallel alone is 2,"
+            " data_parallel x gtp is 8, and there is 1 lane; write pp,-1,runtime_cp,tp",
         ),
     ],
 )
@@ -291,6 +311,25 @@ def test_mistakes_that_are_named(spelling: str, layout: GTPParallelLayout, mista
 def test_another_cut_that_is_the_lanes_rank_by_rank_agrees() -> None:
     assert compare("pp,-1,gtp=6,tp", L24).lanes_are == ("data_parallel", "gtp")
     assert compare("pp,-1,gtp=2,runtime_cp,tp", SHARED).lanes_are == ("data_parallel", "gtp")
+
+
+@FEW
+@given(
+    case=CASES, spelling=st.sampled_from(["tp,cp,-1,pp", "-1,tp", "-1,gtp,tp", "pp,-1,cp,4", "tp,-1", "-1"])
+)
+def test_a_remedy_is_enough(case: Case, spelling: str) -> None:
+    layout = case.layout()
+    try:
+        mistake = compare(spelling, layout).mistake
+    except UserError:
+        return  # no driver at all
+    _, order, changed = mistake.rpartition("; use the right axes, or rank order ")
+    if order:
+        order, _, better = changed.partition(" with ")
+        assert compare(better or spelling, replace(layout, rank_order=order)).agrees
+        assert not compare("pp,-1,runtime_cp,tp", layout).agrees
+    elif mistake:
+        assert compare(mistake.rpartition("; write ")[2], layout).agrees
 
 
 def test_what_a_mistake_says_to_write_is_right() -> None:

@@ -67,6 +67,12 @@ def test_of_cuts_that_store_the_same_the_one_with_fewer_bytes_over_links_comes_f
     assert max(leaving) <= (found[0].before.link_bytes or 0)
 
 
+def test_shares_of_the_weights_count_pipeline_stages() -> None:
+    texts = [found.text for found in find(layout_of(32, w=16, pp=2), 8, spec=SPEC)]
+    assert any("each rank stores 1/16 of the weights instead of 1/32;" in text for text in texts)
+    assert not any("B instead" in text for text in texts)
+
+
 def test_fewer_weight_shards_say_what_they_cost() -> None:
     layout = layout_of(16, w=16)
     (only,) = find(layout, 8, spec=SPEC, shape=StepShape(1, 4, 64, 4))

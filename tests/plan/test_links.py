@@ -32,6 +32,7 @@ def layout_of(world: int, **settings: int) -> GTPParallelLayout:
         "w": "tensor_parallel_num_weight_shards",
         "q": "tensor_parallel_num_sequence_shards",
         "cp": "context_parallel_size",
+        "pp": "pipeline_model_parallel_size",
     }
     named = {short[name]: value for name, value in settings.items()}
     return GTPParallelLayout.resolve(world_size=world, **named)  # type: ignore[arg-type]

@@ -7,11 +7,18 @@ from dataclasses import dataclass
 
 from rankloom.config.findings import Finding
 from rankloom.errors import UserError
-from rankloom.layout import Call, Driver, DriverOutcome, GTPParallelLayout, Reach, compare_driver, reach
+from rankloom.layout import (
+    PLAIN_RESHAPE,
+    Call,
+    Driver,
+    DriverOutcome,
+    GTPParallelLayout,
+    Reach,
+    compare_driver,
+    reach,
+)
 
 __all__ = ["Drivers", "look_at_driver"]
-
-PLAIN_RESHAPE = "pp,-1,runtime_cp,tp"
 
 
 @dataclass(frozen=True, eq=False)

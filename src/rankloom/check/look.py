@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rankloom.check.data import check_data
-from rankloom.check.drivers import look_at_driver
+from rankloom.check.drivers import Drivers, look_at_driver
 from rankloom.check.model import check_model, read_model_config
 from rankloom.check.outputs import check_outputs, check_room
 from rankloom.check.placement import look_at_placement, topology_of
 from rankloom.check.report import Report, worst_first
+from rankloom.config.batch import BatchArithmetic
 from rankloom.config.energon import ENERGON
 from rankloom.config.examine import OWN_PROGRAM, Examined
 from rankloom.config.findings import Finding
 from rankloom.config.notes import notes_on
 from rankloom.config.refusals import not_available, without_end, without_validation
 from rankloom.config.schema import TrainSection
+from rankloom.config.values import ELEMENT_BYTES
 from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
 from rankloom.plan import ModelPlan, ModelSpec, StepShape, sequence_multiple
@@ -26,10 +28,10 @@ from rankloom.plan.job import Job
 __all__ = ["look_at"]
 
 LENGTH = "data.max_seq_length"
+GLOBAL, MICRO = "train.global_batch_size", "train.micro_batch_size"
 VALIDATION = ("data", "data.validation", "data.validation_split")
 END = ("train.max_steps", "train.epochs")
 NO_MODEL = "model: none is named (heads, widths and bytes; --model FOLDER names one)"
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass
@@ -133,24 +135,35 @@ def _with_layout(
     driver: str | None,
     calls: Sequence[str],
 ) -> Report:
-    examined = look.examined
     drivers = look_at_driver(layout, spelling=driver, calls=calls)
     look.findings += drivers.findings
+    job = _job(look, layout, spec, drivers)
+    placement = look_at_placement(job, look.examined) if job is not None else None
+    if placement is not None:
+        look.findings += placement.findings
+        look.not_looked_at += placement.not_looked_at
+    return Report(
+        examined=look.examined,
+        findings=worst_first(look.findings),
+        not_looked_at=tuple(look.not_looked_at),
+        job=job and replace(job, not_looked_at=tuple(look.not_looked_at)),
+        crossings=placement.crossings if placement is not None else (),
+        outcome=drivers.outcome,
+        reaches=drivers.reaches,
+    )
+
+
+def _job(look: _Look, layout: GTPParallelLayout, spec: ModelSpec | None, drivers: Drivers) -> Job | None:
+    """The job; None where the domains of its ranks are listed wrongly."""
+    examined = look.examined
     try:
         topology = topology_of(examined, layout)
     except UserError as error:
         keys = ("cluster.nvlink_domains",)
         look.findings.append(Finding("error", "placement", str(error), keys, examined.where(*keys)))
-        return Report(
-            examined=examined,
-            findings=worst_first(look.findings),
-            not_looked_at=tuple(look.not_looked_at),
-            outcome=drivers.outcome,
-            reaches=drivers.reaches,
-        )
+        return None
     plan = _plan(spec, layout)
-    step = _step(look, layout) if plan is not None else None
-    job = Job(
+    return Job(
         title=Path(examined.origin).name,
         program=examined.program,
         origin=examined.origin,
@@ -161,21 +174,9 @@ def _with_layout(
         batch=examined.batch,
         sequence_length=_sequence_length(examined, layout),
         plan=plan,
-        step=step,
+        step=_step(look, plan) if plan is not None else None,
         driver=drivers.driver,
         calls=drivers.calls,
-        not_looked_at=tuple(look.not_looked_at),
-    )
-    placement = look_at_placement(job, examined)
-    look.findings += placement.findings
-    return Report(
-        examined=examined,
-        findings=worst_first(look.findings),
-        not_looked_at=job.not_looked_at,
-        job=job,
-        crossings=placement.crossings,
-        outcome=drivers.outcome,
-        reaches=drivers.reaches,
     )
 
 
@@ -197,17 +198,15 @@ def _sequence_length(examined: Examined, layout: GTPParallelLayout) -> int | Non
     return length if length % multiple == 0 else None
 
 
-def _step(look: _Look, layout: GTPParallelLayout) -> StepShape | None:
+def _step(look: _Look, plan: ModelPlan) -> StepShape | None:
     examined, batch = look.examined, look.examined.batch
-    length = _sequence_length(examined, layout)
+    length = _sequence_length(examined, plan.layout)
     foreign = examined.foreign
     dtype = str(examined.value("model.dtype"))
     element = ELEMENT_BYTES.get(dtype) if foreign is None else foreign.element_size
-    needed = {"a global batch": batch, "the length of a row": length, "a precision": element}
-    missing = [what for what, value in needed.items() if value is None]
-    if layout.pipeline_model_parallel_size > 1:
+    if not plan.counts_bytes:
         look.not_looked_at.append("bytes of a step: they are not counted with pipeline stages")
-    elif missing:
+    elif missing := [*_unusable(examined, batch, length), *["a precision"] * (element is None)]:
         look.not_looked_at.append(f"bytes of a step: they are not counted without {' and '.join(missing)}")
     if batch is None or length is None or element is None:
         return None
@@ -218,3 +217,12 @@ def _step(look: _Look, layout: GTPParallelLayout) -> StepShape | None:
         element_size=element,
         gradient_checkpointing=examined.value("train.gradient_checkpointing") is True,
     )
+
+
+def _unusable(examined: Examined, batch: BatchArithmetic | None, length: int | None) -> Iterator[str]:
+    """The batch and the length of a row where there is none: not said, or wrong, as a finding tells."""
+    wrong = {key for finding in examined.findings if finding.severity == "error" for key in finding.keys}
+    if batch is None:
+        yield "a global batch that fits" if wrong & {GLOBAL, MICRO} else "a global batch"
+    if length is None:
+        yield "a row length that fits" if LENGTH in wrong else "the length of a row"

@@ -13,6 +13,7 @@ from pathlib import Path
 from rankloom.config.examine import Examined
 from rankloom.config.findings import Finding
 from rankloom.config.schema import DataSection
+from rankloom.config.values import ELEMENT_BYTES
 from rankloom.errors import UserError
 from rankloom.plan import ModelSpec
 from rankloom.plan.amounts import bytes_text
@@ -25,7 +26,6 @@ __all__ = ["check_outputs", "check_room"]
 
 DIR, METRICS = "checkpoint.dir", "logging.metrics"
 STATE_BYTES = 12  # of a parameter in a checkpoint beside its weight: fp32 master and two moments
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def check_outputs(examined: Examined) -> Iterator[Finding]:

@@ -14,14 +14,14 @@ from rankloom.config.schema import ClusterSection
 from rankloom.layout import GTPParallelLayout, Topology
 from rankloom.layout.topology import DEFAULT_NVLINK_DOMAIN_SIZE, UNKNOWN
 from rankloom.layout.words import stretches_text
-from rankloom.plan.alternatives import alternatives
+from rankloom.plan.alternatives import HEAVY, alternatives
 from rankloom.plan.job import Job
 from rankloom.plan.links import Crossing, crossings
 
 __all__ = ["Placement", "look_at_placement", "topology_of"]
 
-HEAVY = ("tp", "gtp_remat")  # inside every layer
 ORDINARY = ("context", "replica", "lane", "pp")
+ON_CPUS = "placement: cluster.device is cpu, and no NVLink domain is given"
 DOMAIN_KEYS = ("cluster.nvlink_domain_size", "cluster.nvlink_domains", "cluster.gpus_per_node")
 
 
@@ -31,6 +31,7 @@ class Placement:
 
     findings: tuple[Finding, ...]
     crossings: tuple[Crossing, ...]
+    not_looked_at: tuple[str, ...] = ()
 
 
 def topology_of(examined: Examined, layout: GTPParallelLayout) -> Topology:
@@ -48,8 +49,11 @@ def topology_of(examined: Examined, layout: GTPParallelLayout) -> Topology:
 def look_at_placement(job: Job, examined: Examined) -> Placement:
     """What leaves a domain or a node, with its bytes where the job's model and batch are known."""
     found = crossings(job.layout, job.topology, job.records)
-    if examined.value("cluster.device") == "cpu" or not examined.refused.isdisjoint(DOMAIN_KEYS):
-        return Placement((), found)  # no NVLink to speak of, or nobody knows of how many GPUs
+    if not examined.refused.isdisjoint(DOMAIN_KEYS):
+        return Placement((), found)  # nobody knows of how many GPUs
+    said = any(examined.overlay.values.get(key) is not None for key in DOMAIN_KEYS)
+    if examined.value("cluster.device") == "cpu" and not said:
+        return Placement((), found, (ON_CPUS,))
     findings = [*_idle(job, examined), *_unknown(job, examined), *_crossing(job, found, examined)]
     return Placement(tuple(findings), found)
 

@@ -14,6 +14,7 @@ from rankloom.config.yaml_file import as_number
 __all__ = [
     "Beta",
     "Count",
+    "ELEMENT_BYTES",
     "DataSources",
     "FreeMapping",
     "NonNegative",
@@ -32,6 +33,7 @@ __all__ = [
 
 
 MOST_RANKS = 2**20  # a layout has an entry a rank
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}  # of a value of each dtype
 SECONDS_OF_A_YEAR = 365 * 24 * 3600  # more than that overflows the clocks of communication libraries
 
 
@@ -139,9 +141,7 @@ class WeightedSource(BaseModel):
 
 
 DataSources: TypeAlias = Annotated[
-    Text
-    | WeightedSource
-    | Annotated[tuple[Text | WeightedSource, ...], Field(min_length=1)],
+    Text | WeightedSource | Annotated[tuple[Text | WeightedSource, ...], Field(min_length=1)],
     Allowed("a path, or a list of paths and {path, weight} with a weight greater than 0"),
 ]
 Share: TypeAlias = Annotated[

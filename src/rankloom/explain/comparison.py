@@ -17,14 +17,13 @@ from rankloom.explain.comparison_types import (
 )
 from rankloom.explain.job_settings import job_settings
 from rankloom.explain.rank_facts import KINDS
-from rankloom.layout import Driver, GTPParallelLayout, compare_driver
+from rankloom.layout import PLAIN_RESHAPE, Driver, GTPParallelLayout, compare_driver
 from rankloom.layout.axes import IntArray
 from rankloom.plan.job import Job
 from rankloom.plan.links import Crossing, crossings
 
 __all__ = ["Comparison", "compare", "comparison_object"]
 
-PLAIN_RESHAPE = "pp,-1,runtime_cp,tp"
 # Field of a rank -> the size of which it is a place.
 SHARES_OF_WEIGHTS = {
     "tp": "tensor_model_parallel_size",
@@ -53,7 +52,7 @@ def compare(a: Job, b: Job, *, notes: Sequence[str] = ()) -> Comparison:
         groups=_group_changes(a.layout, b.layout),
         links=_link_changes(a, b),
         rows_per_lane=(_rows_per_lane(a), _rows_per_lane(b)),
-        parameter_bytes=(_parameter_bytes(a), _parameter_bytes(b)),
+        parameter_bytes=(a.parameter_bytes, b.parameter_bytes),
         reshape_wrong=(_reshape_wrong(a.layout), _reshape_wrong(b.layout)),
         notes=tuple(notes),
     )
@@ -151,12 +150,6 @@ def _link_change(a: Crossing | None, b: Crossing | None) -> LinkChange:
 
 def _rows_per_lane(job: Job) -> int | None:
     return None if job.batch is None else job.batch.rows_per_lane
-
-
-def _parameter_bytes(job: Job) -> int | None:
-    if job.plan is None or job.step is None:
-        return None
-    return job.plan.parameter_bytes(job.step.element_size)
 
 
 def _reshape_wrong(layout: GTPParallelLayout) -> int:

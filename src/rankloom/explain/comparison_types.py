@@ -95,8 +95,17 @@ class LinkChange:
 
     @property
     def differs(self) -> bool:
-        """Whether another number of groups crosses, or other bytes do."""
-        return (self.crossing_a, self.link_bytes_a) != (self.crossing_b, self.link_bytes_b)
+        """Whether another number of groups crosses, or other bytes do; unknown bytes are no difference."""
+        return self.crossing_a != self.crossing_b or _differ(self.link_bytes_a, self.link_bytes_b)
+
+    @property
+    def differs_inside(self) -> bool:
+        """Whether ranks send other bytes, over links or not."""
+        return _differ(self.rank_bytes_a, self.rank_bytes_b)
+
+
+def _differ(a: int | None, b: int | None) -> bool:
+    return a is not None and b is not None and a != b
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +121,7 @@ class Comparison:
     groups           kinds of groups that have more than one rank in one of the jobs
     links            the same kinds at the levels (domain, node) that both jobs know
     rows_per_lane    rows that a lane takes in a step; None without a batch
-    parameter_bytes  of the stored parameters of a rank; None without a model
+    parameter_bytes  of the stored parameters of a rank; None without a model, or with pipeline stages
     reshape_wrong    number of ranks that a plain reshape, pp,-1,runtime_cp,tp, puts in the wrong lane
     notes            further sentences, given by the caller
     """

@@ -171,7 +171,9 @@ def _batch(of: Comparison) -> str:
 def _memory(of: Comparison) -> str:
     a, b = of.parameter_bytes
     if a is None or b is None:
-        return ""
+        jobs = (("A", of.a), ("B", of.b))
+        staged = [name for name, job in jobs if job.plan is not None and not job.plan.counts_bytes]
+        return f"Bytes are not counted with pipeline stages ({' and '.join(staged)})." if staged else ""
     if a == b:
         return f"Stored parameters take {bytes_text(b)} a rank in both."
     return f"Stored parameters take {bytes_text(b)} a rank instead of {bytes_text(a)}."
@@ -210,7 +212,7 @@ def _sent(of: Comparison) -> str:
 
 
 def _links_differ(of: Comparison) -> bool:
-    return any(link.differs or link.rank_bytes_a != link.rank_bytes_b for link in of.links)
+    return any(link.differs or link.differs_inside for link in of.links)
 
 
 def _links(of: Comparison) -> str:

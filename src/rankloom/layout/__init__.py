@@ -5,6 +5,7 @@ from __future__ import annotations
 from rankloom.layout.axes import DEFAULT_RANK_ORDER, RANK_ORDERS
 from rankloom.layout.calls import Call, Reach, reach
 from rankloom.layout.driver import Driver, DriverOutcome, compare_driver
+from rankloom.layout.driver_mistakes import PLAIN_RESHAPE
 from rankloom.layout.driver_words import DRIVER_AXES
 from rankloom.layout.gtp import Coords, GTPParallelLayout
 from rankloom.layout.node_choice import choose_nodes
@@ -15,6 +16,7 @@ from rankloom.layout.views import View
 __all__ = [
     "DEFAULT_RANK_ORDER",
     "DRIVER_AXES",
+    "PLAIN_RESHAPE",
     "RANK_ORDERS",
     "Call",
     "Coords",

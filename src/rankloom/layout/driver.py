@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
+from rankloom.errors import UserError
 from rankloom.layout.axes import RANK_ORDERS, IntArray
 from rankloom.layout.driver_mistakes import find_mistake
 from rankloom.layout.driver_words import (
@@ -70,6 +72,10 @@ class Driver:
     def sizes(self) -> dict[str, int]:
         """The size of every axis, outermost first."""
         return dict(zip(self.names, self.ranks.shape, strict=True))
+
+    def size(self, names: tuple[str, ...]) -> int:
+        """How many pieces these axes have together."""
+        return prod(self.sizes[name] for name in names)
 
     def index(self, names: tuple[str, ...]) -> IntArray:
         """For each rank, ascending, its row-major index over these axes, taken in the driver's own order."""
@@ -139,31 +145,50 @@ def compare_driver(driver: Driver, layout: GTPParallelLayout) -> DriverOutcome:
     in ``tp-cp-gtp-dp-pp``. On the configured CP and S > 1 it counts S times too many lanes in either order.
     """
     right = layout.coord_arrays()["lane"]
-    candidates: list[tuple[str, ...]] = [(DATA,)]
-    if driver.sizes.get(GTP, 1) > 1:
-        candidates.append(tuple(name for name in driver.names if name in (DATA, GTP)))
-    indices = [driver.index(names) for names in candidates]
-    counts = [int(np.prod([driver.sizes[name] for name in names])) for names in candidates]
-    lanes_are: tuple[str, ...] = ()
-    # Where no axes are the lanes, those of the right number tell more than the data axis alone.
-    chosen = counts.index(layout.batch_parallel_size) if layout.batch_parallel_size in counts else 0
-    for place, index in enumerate(indices):
-        if np.array_equal(index, right):
-            lanes_are, chosen = candidates[place], place
-            break
-    given = indices[chosen]
+    lanes_are = _lanes_are(driver, layout)
+    axes = lanes_are or _nearest_axes(driver, layout)
+    given = driver.index(axes)
     wrong = np.flatnonzero(given != right)
     return DriverOutcome(
         driver=driver,
         num_lanes=layout.batch_parallel_size,
-        num_driver_lanes=counts[chosen],
+        num_driver_lanes=driver.size(axes),
         lanes_are=lanes_are,
         wrong_ranks=tuple((wrong + layout.rank_offset).tolist()),
         right_lanes=tuple(right[wrong].tolist()),
         driver_lanes=tuple(given[wrong].tolist()),
-        mistake="" if lanes_are else find_mistake(driver.sizes, driver.cp_is, layout),
+        mistake=""
+        if lanes_are
+        else find_mistake(driver.spelling, driver.sizes, driver.cp_is, layout, suffices=_suffices),
         right_axes=_right_axes(layout),
     )
+
+
+def _candidates(driver: Driver) -> list[tuple[str, ...]]:
+    """Axes that can be the lanes: data alone or, where the driver has a gtp axis, both together."""
+    both = tuple(name for name in driver.names if name in (DATA, GTP))
+    return [(DATA,), both] if driver.sizes.get(GTP, 1) > 1 else [(DATA,)]
+
+
+def _lanes_are(driver: Driver, layout: GTPParallelLayout) -> tuple[str, ...]:
+    """The axes of which the index is the lane of every rank, () if there are none."""
+    lanes = layout.coord_arrays()["lane"]
+    equal = (names for names in _candidates(driver) if np.array_equal(driver.index(names), lanes))
+    return next(equal, ())
+
+
+def _nearest_axes(driver: Driver, layout: GTPParallelLayout) -> tuple[str, ...]:
+    """Where no axes are the lanes: those of the right number tell more than the data axis alone."""
+    candidates = _candidates(driver)
+    right = (names for names in candidates if driver.size(names) == layout.batch_parallel_size)
+    return next(right, candidates[0])
+
+
+def _suffices(spelling: str, layout: GTPParallelLayout) -> bool:
+    try:
+        return bool(_lanes_are(Driver.parse(spelling, layout), layout))
+    except UserError:
+        return False
 
 
 def right_expression(layout: GTPParallelLayout) -> str:

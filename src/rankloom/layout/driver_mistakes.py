@@ -1,28 +1,48 @@
-"""What went wrong with a driver whose axes are not the lanes, in one sentence, where it can be told."""
+"""What went wrong with a driver whose axes are not the lanes, in one sentence, and what to write instead."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
-from rankloom.layout.axes import DEFAULT_RANK_ORDER
 from rankloom.layout.driver_words import CONTEXT, DATA, DRIVER_AXES, GTP, PIPELINE, TENSOR, CpIs
 from rankloom.layout.gtp import GTPParallelLayout
 
+PLAIN_RESHAPE = "pp,-1,runtime_cp,tp"
+GTP_RESHAPES = ("pp,-1,cp,gtp,tp", "pp,-1,gtp,cp,tp")
+OTHER_ORDER = "tp-cp-gtp-dp-pp"  # in which ranks of a lane are neighbours
+Suffices = Callable[[str, GTPParallelLayout], bool]  # whether a driver of this spelling has the lanes
 
-def find_mistake(sizes: Mapping[str, int], cp_is: CpIs, layout: GTPParallelLayout) -> str:
-    """The mistake of a driver that disagrees with the layout, "" if none of the known ones.
+
+def find_mistake(
+    spelling: str, sizes: Mapping[str, int], cp_is: CpIs, layout: GTPParallelLayout, *, suffices: Suffices
+) -> str:
+    """What is wrong with a driver that disagrees with the layout, and a remedy that is enough.
 
     ``sizes``: the driver's axes, outermost first, a plain reshape of the rank numbers.
     """
     if sizes.get(GTP, 1) > 1:
-        return _gtp_counts(sizes, layout) or _wrong_sizes(sizes, layout) or _gtp_order(sizes, layout)
-    return (
-        _configured_cp(sizes, cp_is, layout)
-        or _gtp_in_tensor(sizes, layout)
-        or _wrong_sizes(sizes, layout)
-        or _wrong_order(sizes, layout)
-        or _not_neighbours(layout)
-    )
+        cause = _gtp_counts(sizes, layout) or _wrong_sizes(sizes, layout) or _gtp_order(sizes, layout)
+    else:
+        cause = (
+            _configured_cp(sizes, cp_is, layout)
+            or _gtp_in_tensor(sizes, layout)
+            or _wrong_sizes(sizes, layout)
+            or _wrong_order(sizes)
+        )
+    return "; ".join(filter(None, (cause, _remedy(spelling, sizes, layout, suffices))))
+
+
+def _remedy(spelling: str, sizes: Mapping[str, int], layout: GTPParallelLayout, suffices: Suffices) -> str:
+    """The spelling of a driver that has the lanes, one with a gtp axis only where this one has it too."""
+    with_gtp = sizes.get(GTP, 1) > 1 and layout.gtp_remat_num_sequence_shards == 1
+    for tried in (*(GTP_RESHAPES if with_gtp else ()), PLAIN_RESHAPE):
+        if suffices(tried, layout):
+            return f"write {tried}"
+    order = f"rank order {OTHER_ORDER}"
+    if not suffices(spelling, replace(layout, rank_order=OTHER_ORDER)):
+        order += f" with {PLAIN_RESHAPE}"
+    return f"{_not_neighbours(layout)}; use the right axes, or {order}"
 
 
 def _configured_cp(sizes: Mapping[str, int], cp_is: CpIs, layout: GTPParallelLayout) -> str:
@@ -33,10 +53,12 @@ def _configured_cp(sizes: Mapping[str, int], cp_is: CpIs, layout: GTPParallelLay
     if any(sizes.get(name, 1) != right for name, right in _right_sizes(layout).items() if name != CONTEXT):
         return ""
     name = "cp" if cp_is == "configured" else f"{CONTEXT} {configured}"
+    axis = (
+        f"{name} is the configured degree {configured}" if CONTEXT in sizes else f"it has no {CONTEXT} axis"
+    )
     return (
-        f"it counts {shards} times too many lanes: {name} is the configured degree {configured}, attention"
-        f" runs over runtime_cp {runtime} = {configured} x {shards} GTP sequence shards; write runtime_cp"
-        f"{_then(layout)}"
+        f"it counts {shards} times too many lanes: {axis}, attention runs over runtime_cp {runtime}"
+        f" = {configured} x {shards} GTP sequence shards"
     )
 
 
@@ -47,66 +69,56 @@ def _gtp_in_tensor(sizes: Mapping[str, int], layout: GTPParallelLayout) -> str:
     return (
         f"it counts the GTP_remat ranks as one lane: {TENSOR} {tensor} is"
         f" tensor_parallel_num_weight_shards = TP {tp} x GTP_remat {remat}, and only the"
-        f" {tp * layout.gtp_remat_num_sequence_shards} ranks of TP and GTP sequence shards share a lane;"
-        f" write {TENSOR} {tp}"
+        f" {tp * layout.gtp_remat_num_sequence_shards} ranks of TP and GTP sequence shards share a lane"
     )
 
 
 def _wrong_sizes(sizes: Mapping[str, int], layout: GTPParallelLayout) -> str:
+    return "; ".join(_wrong_size_texts(sizes, layout))
+
+
+def _wrong_size_texts(sizes: Mapping[str, int], layout: GTPParallelLayout) -> Iterator[str]:
     words = {
         PIPELINE: "pipeline_model_parallel_size",
         CONTEXT: "runtime_context_parallel_size",
         TENSOR: "tensor_model_parallel_size",
     }
-    wrong = [
-        f"{name} is {sizes.get(name, 1)}, and {words[name]} is {right}"
-        for name, right in _right_sizes(layout).items()
-        if sizes.get(name, 1) != right
-    ]
-    return "; ".join(wrong)
+    for name, right in _right_sizes(layout).items():
+        if sizes.get(name, 1) != right:
+            axis = f"{name} is {sizes[name]}" if name in sizes else f"it has no {name} axis"
+            yield f"{axis}, and {words[name]} is {right}"
 
 
-def _wrong_order(sizes: Mapping[str, int], layout: GTPParallelLayout) -> str:
+def _wrong_order(sizes: Mapping[str, int]) -> str:
     names = [name for name, size in sizes.items() if size > 1]
     right = [name for name in DRIVER_AXES if name in names]
-    if names == right:
-        return ""
-    return (
-        "the axes stand in another order than the ranks are numbered;"
-        f" write {', '.join(right)}{_then(layout)}"
-    )
+    return "" if names == right else "the axes stand in another order than the ranks are numbered"
 
 
 def _not_neighbours(layout: GTPParallelLayout) -> str:
-    if not _interleaved(layout):
-        return ""
+    """Why no plain reshape has the lanes."""
     cp, batch_shards = layout.context_parallel_size, layout.gtp_remat_num_batch_shards
     return (
         f"ranks of a lane are not neighbours in rank order {layout.rank_order}: with context_parallel_size"
         f" {cp} and {batch_shards} GTP batch shards, each of the {cp} parts of a lane is followed by those of"
-        f" {batch_shards - 1} other lane{'s' * (batch_shards > 2)}; use the right axes, or rank order"
-        " tp-cp-gtp-dp-pp"
+        f" {batch_shards - 1} other lane{'s' * (batch_shards > 2)}"
     )
-
-
-def _then(layout: GTPParallelLayout) -> str:
-    """What would still be wrong after a remedy that leaves the ranks as they are numbered."""
-    return f"; with that, {_not_neighbours(layout)}" if _interleaved(layout) else ""
 
 
 def _gtp_counts(sizes: Mapping[str, int], layout: GTPParallelLayout) -> str:
     """Of a driver that has a GTP_remat axis: data alone is D pieces, data and gtp together D x G."""
     remat, shards = layout.gtp_remat_size, layout.gtp_remat_num_sequence_shards
     data, gtp, lanes = sizes[DATA], sizes[GTP], layout.batch_parallel_size
+    there = "is 1 lane" if lanes == 1 else f"are {lanes} lanes"
     if gtp == remat and shards > 1:
+        sharing = "all" if shards == remat else f"every {shards}"
         return (
-            f"gtp counts all {remat} GTP_remat ranks, of which each {shards} share a sequence: {DATA} alone"
-            f" is {data}, {DATA} x gtp is {data * gtp}, and there are {lanes} lanes; leave gtp out and write"
-            f" runtime_cp{_then(layout)}"
+            f"gtp counts all {remat} GTP_remat ranks, and {sharing} of them share a sequence: {DATA} alone"
+            f" is {data}, {DATA} x gtp is {data * gtp}, and there {there}"
         )
     if data * gtp != lanes:
         return (
-            f"{DATA} x gtp is {data} x {gtp} = {data * gtp}, and there are {lanes} lanes"
+            f"{DATA} x gtp is {data} x {gtp} = {data * gtp}, and there {there}"
             f" = data_parallel_size {layout.data_parallel_size} x {layout.gtp_remat_num_batch_shards}"
             " GTP batch shards"
         )
@@ -114,24 +126,9 @@ def _gtp_counts(sizes: Mapping[str, int], layout: GTPParallelLayout) -> str:
 
 
 def _gtp_order(sizes: Mapping[str, int], layout: GTPParallelLayout) -> str:
-    """With all sizes right and no sequence shards, a reshape in rank order is right."""
     if layout.gtp_remat_num_sequence_shards > 1 or sizes[GTP] != layout.gtp_remat_size:
         return ""
-    inner = (CONTEXT, GTP) if layout.rank_order == DEFAULT_RANK_ORDER else (GTP, CONTEXT)
-    right = [name for name in (PIPELINE, DATA, *inner, TENSOR) if name in sizes]
-    return (
-        f"the axes stand in another order than rank order {layout.rank_order} numbers the ranks;"
-        f" write {', '.join(right)}"
-    )
-
-
-def _interleaved(layout: GTPParallelLayout) -> bool:
-    """Whether the ranks of a lane have ranks of other lanes between them."""
-    return (
-        layout.rank_order == DEFAULT_RANK_ORDER
-        and layout.context_parallel_size > 1
-        and layout.gtp_remat_num_batch_shards > 1
-    )
+    return f"the axes stand in another order than rank order {layout.rank_order} numbers the ranks"
 
 
 def _right_sizes(layout: GTPParallelLayout) -> dict[str, int]:

@@ -22,9 +22,9 @@ from rankloom.plan.links import crossings
 from rankloom.plan.model_plan import ModelPlan
 from rankloom.plan.model_spec import ModelSpec
 
-__all__ = ["Alternative", "CutSummary", "alternatives"]
+__all__ = ["HEAVY", "Alternative", "CutSummary", "alternatives"]
 
-HEAVY = ("tp", "gtp_remat")  # groups of the weights view
+HEAVY = ("tp", "gtp_remat")  # groups of the weights view that talk inside every layer
 MAX_ALTERNATIVES = 3
 
 
@@ -127,7 +127,7 @@ class _Job:
             groups=(len(tp), len(remat)),
         )
         plan = self._plan(layout)
-        if plan is None or layout.pipeline_model_parallel_size > 1:
+        if plan is None or not plan.counts_bytes:
             return summary
         if self.shape is None:
             return replace(summary, parameter_bytes=plan.parameter_bytes(self.element_size))
@@ -179,7 +179,8 @@ def _costs(
         new, old = bytes_text(after.link_bytes), bytes_text(before.link_bytes)
         yield f"{new} instead of {old} leave a domain in a step"
     if after.num_weight_shards != before.num_weight_shards:
-        new_share, old_share = f"1/{after.num_weight_shards}", f"1/{before.num_weight_shards}"
+        stages = layout.pipeline_model_parallel_size
+        new_share, old_share = (f"1/{cut.num_weight_shards * stages}" for cut in (after, before))
         text = f"each rank stores {new_share} of the weights instead of {old_share}"
         if before.parameter_bytes is not None and after.parameter_bytes is not None:
             text += f" ({bytes_text(after.parameter_bytes)} instead of {bytes_text(before.parameter_bytes)})"

@@ -46,15 +46,26 @@ class Job:
     not_looked_at: tuple[str, ...] = ()
 
     @property
+    def counted(self) -> tuple[ModelPlan, StepShape] | None:
+        """What bytes are counted from; None without a model and a batch, or with pipeline stages."""
+        if self.plan is None or self.step is None or not self.plan.counts_bytes:
+            return None
+        return self.plan, self.step
+
+    @property
+    def parameter_bytes(self) -> int | None:
+        """Of the stored parameters of a rank; None where bytes are not ``counted``."""
+        return self.counted and self.counted[0].parameter_bytes(self.counted[1].element_size)
+
+    @property
     def records(self) -> tuple[CollectiveRecord, ...]:
-        """The collectives of a step; none without a model and a batch, or with pipeline stages."""
-        if self.plan is None or self.step is None or self.layout.pipeline_model_parallel_size > 1:
-            return ()
-        return step_collectives(self.plan, self.step)
+        """The collectives of a step; none where bytes are not ``counted``."""
+        return step_collectives(*self.counted) if self.counted else ()
 
     @property
     def memory(self) -> tuple[MemoryPart, ...]:
-        """What a rank keeps between steps; nothing where ``records`` has nothing."""
-        if self.plan is None or self.step is None or self.layout.pipeline_model_parallel_size > 1:
+        """What a rank keeps between steps; nothing where bytes are not ``counted``."""
+        if self.counted is None:
             return ()
-        return memory_parts(self.plan, element_size=self.step.element_size)
+        plan, step = self.counted
+        return memory_parts(plan, element_size=step.element_size)

@@ -127,7 +127,8 @@ def _link_bytes(places: IntArray, records: Sequence[CollectiveRecord]) -> int:
         else:
             around += record.count * record.bytes_sent
     # Python's integers: bytes of a step can be more than 64 bits hold.
-    return max(r * around + c * along for r, c in zip(ring.tolist(), chain.tolist(), strict=True))
+    edges: list[tuple[int, int]] = list(zip(ring.tolist(), chain.tolist(), strict=True))
+    return max(r * around + c * along for r, c in edges)
 
 
 def _listed(places: Sequence[int], *, limit: int = 4) -> str:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rankloom.plan.collectives import FP32
 from rankloom.plan.model_plan import FlatUnit, ModelPlan
 
 __all__ = ["MemoryPart", "memory_parts"]
 
-FP32 = 4
 NUM_MOMENTS = 2
 
 
@@ -46,7 +46,7 @@ def memory_parts(plan: ModelPlan, *, element_size: int) -> tuple[MemoryPart, ...
     updated = sum(_updated(unit) for unit in plan.units)
     pieces = _pieces(plan)
     parts = (
-        MemoryPart("parameters", stored, element_size, "stored shards, and whole norms and biases"),
+        MemoryPart("parameters", stored, element_size, "stored shards, whole norms and biases, with padding"),
         MemoryPart("gradients", stored, FP32, "as long as the parameters, fp32"),
         MemoryPart("summed gradients", summed, FP32, f"this rank's pieces ({pieces}), fp32"),
         MemoryPart("master weights", masters, FP32, f"this rank's pieces ({pieces}), fp32"),
@@ -61,7 +61,7 @@ def _updated(unit: FlatUnit) -> int:
 
 
 def _pieces(plan: ModelPlan) -> str:
-    """ "1/2 of the weights, 1/8 of the rest", or "all" where there is one copy of everything."""
+    """ "1/2 of the weights, 1/8 of norms and biases", or "all" where there is one copy of everything."""
     replicas, small = plan.layout.num_weight_replicas, plan.small.num_pieces
     if small == 1:
         return "all"

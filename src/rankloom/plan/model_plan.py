@@ -130,6 +130,12 @@ class ModelPlan:
         """Leading elements of the small unit whose gradient is first summed over tp."""
         return sum(p.shard_numel for p in self.small.placements if p.grad_partial_over_tp)
 
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether bytes of a rank and of a step can be counted: not with pipeline stages, of which each has
+        other parameters and sends other things."""
+        return self.layout.pipeline_model_parallel_size == 1
+
     def parameter_bytes(self, element_size: int) -> int:
         """Bytes of stored parameters on every rank, padding included. ``element_size`` in bytes."""
         return element_size * sum(unit.stored_numel for unit in self.units)
