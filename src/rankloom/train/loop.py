@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch.distributed as dist
@@ -87,9 +87,10 @@ def run_connected(
     if evaluated is not None:
         evaluator = Evaluator(evaluated, comm, delivery=worker.delivery, model=model)
     try:
-        summary = _train(
+        steps = _Steps(
             resolved, worker, comm, data, evaluator=evaluator, reporter=reporter, max_steps=max_steps
         )
+        summary = steps.run()
     finally:
         worker.close()
     worker.verify_copies()
@@ -113,54 +114,80 @@ class _Phases:
         self._reporter.phase(name, time.monotonic() - since)
 
 
-def _train(
-    resolved: ResolvedConfig,
-    worker: Worker,
-    comm: Communicator,
-    data: RunData,
-    *,
-    evaluator: Evaluator | None,
-    reporter: Reporter,
-    max_steps: int,
-) -> dict[str, object]:
-    """All steps; metrics are written by the first rank."""
-    stream = data.stream if isinstance(data, PreparedData) else None
-    rate = learning_rate(resolved, stream, max_steps=max_steps)
-    accounting = Accounting(comm, max_seq_length=resolved.data.max_seq_length)
-    activity = comm.activity
-    activity.phase = "start-up: opening the metrics file"
-    sinks: list[Sink] = open_sinks(resolved) if comm["world"].index == 0 else []
-    worker.batches.read_ahead(first=0, last=max_steps - 1)
-    reporter.start(max_steps=max_steps, first_step=1)
-    row: dict[str, object] = {}
-    for step in range(1, max_steps + 1):
-        activity.phase = f"step {step}: counting its rows"
-        consumed = accounting.begin(step, worker.batches)
-        lr = rate.at(consumed.tokens if rate.unit == "tokens" else consumed.rows)
-        outcome = worker.step(step - 1, lr=lr)
-        row = accounting.end(outcome, lr=lr)
-        stops = not outcome.finite and resolved.train.on_nonfinite == "stop"
-        due = is_due(step, every=resolved.train.eval_every, max_steps=max_steps)
-        if evaluator is not None and due and not stops:
-            evaluation = evaluator.evaluate(f"after step {step}")
-            row |= {"eval_loss": evaluation.loss, "eval_tokens": evaluation.tokens}
-        activity.phase = f"step {step}: writing metrics"
-        for sink in sinks:
+class _Steps:
+    """All steps of a run; metrics are written by the first rank."""
+
+    def __init__(
+        self,
+        resolved: ResolvedConfig,
+        worker: Worker,
+        comm: Communicator,
+        data: RunData,
+        *,
+        evaluator: Evaluator | None,
+        reporter: Reporter,
+        max_steps: int,
+    ) -> None:
+        self._resolved = resolved
+        self._worker = worker
+        self._activity = comm.activity
+        self._evaluator = evaluator
+        self._reporter = reporter
+        self._max_steps = max_steps
+        stream = data.stream if isinstance(data, PreparedData) else None
+        self._rate = learning_rate(resolved, stream, max_steps=max_steps)
+        self._accounting = Accounting(comm, max_seq_length=resolved.data.max_seq_length)
+        self._activity.phase = "start-up: opening the metrics file"
+        self._sinks: list[Sink] = open_sinks(resolved) if comm["world"].index == 0 else []
+
+    def run(self) -> dict[str, object]:
+        """Trains to the last step; returns the summary."""
+        row: dict[str, object] = {}
+        with ExitStack() as closing:
+            for sink in self._sinks:
+                closing.callback(sink.close)
+            self._worker.batches.read_ahead(first=0, last=self._max_steps - 1)
+            self._reporter.start(max_steps=self._max_steps, first_step=1)
+            for step in range(1, self._max_steps + 1):
+                row = self._step(step)
+            self._activity.phase = "end: closing the metrics file"
+        ending = {name: row.get(name) for name in ("eval_loss", "eval_tokens")}
+        skipped, told = self._worker.batches.left_out()
+        return {**self._accounting.summary(skipped), **ending, "left out": told}
+
+    def _step(self, step: int) -> dict[str, object]:
+        self._activity.phase = f"step {step}: counting its rows"
+        consumed = self._accounting.begin(step, self._worker.batches)
+        lr = self._rate.at(consumed.tokens if self._rate.unit == "tokens" else consumed.rows)
+        outcome = self._worker.step(step - 1, lr=lr)
+        row = self._accounting.end(outcome, lr=lr)
+        stops = not outcome.finite and self._resolved.train.on_nonfinite == "stop"
+        if not stops:
+            row |= self._evaluated(step)
+        self._activity.phase = f"step {step}: writing metrics"
+        for sink in self._sinks:
             sink.write(row)
-        reporter.step(row)
+        self._reporter.step(row)
         if not outcome.finite:
-            activity.phase = f"step {step}: reporting that it is not finite"
-            message = _not_finite(resolved, outcome, worker, step=step, first=bool(sinks))
-            worker.meet("the report of a step")  # who stops must not take down the one that writes
-            if stops:
-                raise RunError(f"{message}; train.on_nonfinite: skip would go on without this step")
-            reporter.note(message)
-    activity.phase = "end: closing the metrics file"
-    for sink in sinks:
-        sink.close()
-    ending = {name: row.get(name) for name in ("eval_loss", "eval_tokens")}
-    skipped, told = worker.batches.left_out()
-    return {**accounting.summary(skipped), **ending, "left out": told}
+            self._tell_not_finite(outcome, step, stops=stops)
+        return row
+
+    def _evaluated(self, step: int) -> dict[str, object]:
+        """What an evaluation after this step adds to its row."""
+        due = is_due(step, every=self._resolved.train.eval_every, max_steps=self._max_steps)
+        if self._evaluator is None or not due:
+            return {}
+        found = self._evaluator.evaluate(f"after step {step}")
+        return {"eval_loss": found.loss, "eval_tokens": found.tokens}
+
+    def _tell_not_finite(self, outcome: StepOutcome, step: int, *, stops: bool) -> None:
+        self._activity.phase = f"step {step}: reporting that it is not finite"
+        first = bool(self._sinks)
+        message = _not_finite(self._resolved, outcome, self._worker, step=step, first=first)
+        self._worker.meet("the report of a step")  # who stops must not take down the one that writes
+        if stops:
+            raise RunError(f"{message}; train.on_nonfinite: skip would go on without this step")
+        self._reporter.note(message)
 
 
 def _not_finite(
