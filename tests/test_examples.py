@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from rankloom.config import load, refuse_for_training
+from rankloom.config.foreign import read_foreign
 from rankloom.plan import ModelPlan, ModelSpec
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "examples/demo/demo.yaml"
 GENERATE = ROOT / "examples/demo/generate.py"
-CONFIGS = sorted(ROOT.glob("examples/**/*.yaml"))
+OTHERS = ROOT / "examples/other-programs"
+CONFIGS = sorted(path for path in ROOT.glob("examples/**/*.yaml") if path.parent != OTHERS)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -25,6 +27,14 @@ def test_config_can_be_trained(path: Path) -> None:
     assert resolved.model.config is not None
     spec = ModelSpec.from_config(resolved.model.config, vocab_size=4096)
     ModelPlan.build(spec, resolved.layout)
+
+
+@pytest.mark.parametrize(("program", "name"), [("megatron", "megatron.sh"), ("nemo-rl", "nemo_rl.yaml")])
+def test_jobs_of_other_programs_are_read_whole(program: str, name: str) -> None:
+    job = read_foreign(program, str(OTHERS / name))
+    assert job.mapping["cluster"]["world_size"] == 16
+    assert [finding.message for finding in job.findings if finding.severity == "error"] == []
+    assert job.ignored == ()
 
 
 def test_the_demo_is_cut_both_ways() -> None:
