@@ -89,6 +89,13 @@ def stages() -> Job:
     )
 
 
+def staged(*, world: int = 8, title: str = "staged.sh") -> Job:
+    """TP 2, PP 4 and nothing that gathers weights: stages of two layers each."""
+    sizes = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 4}
+    job = bare(title, gpus_per_node=8, world_size=world, **sizes)
+    return full(job, rows=world, micro=1, tokens=256, model=TINY | {"num_hidden_layers": 8})
+
+
 def long_rows() -> Job:
     """128 ranks, W 64, Q 64, CP 2 in domains of 64."""
     job = bare("long.yaml", domain_size=64, gpus_per_node=4, world_size=128, context_parallel_size=2, **LONG)

@@ -14,7 +14,7 @@ from rankloom.explain.notebook import layout_html
 from rankloom.explain.page import page
 from rankloom.layout import GTPParallelLayout
 from tests.explain.browser import Browser, browser, chromium
-from tests.explain.page_jobs import bare, demo, driven, long_rows, many, stages, thousand
+from tests.explain.page_jobs import bare, demo, driven, long_rows, many, staged, stages, thousand
 
 pytestmark = pytest.mark.skipif(
     chromium() is None, reason="no chromium, chromium-browser or google-chrome on PATH"
@@ -77,7 +77,7 @@ def quiet(tab: Browser) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("make", [demo, driven, stages, long_rows, thousand, many])
+@pytest.mark.parametrize("make", [demo, driven, stages, staged, long_rows, thousand, many])
 def test_no_complaint_and_no_request(tab: Browser, folder: Path, make, theme: str) -> None:
     show(tab, folder, page(make()), theme=theme)
     quiet(tab)
@@ -211,6 +211,65 @@ def test_one_colouring_at_a_time(tab: Browser, folder: Path) -> None:
     assert tab.run("document.querySelectorAll('.map[data-view=weights] [aria-checked=true]').length") == 1
 
 
+def test_colouring_stays_after_a_click_on_a_rank(tab: Browser, folder: Path) -> None:
+    show(tab, folder, page(driven()))
+    checked = "[...document.querySelectorAll('.map[data-view=weights] [role=radio][aria-checked=true]')]"
+    tab.click('.map[data-view="weights"] [data-colouring="tp"]')
+    caption = tab.text('.map[data-view="weights"] .caption')
+    tab.click(cell(5))
+    tab.click('.map[data-view="weights"] .caption')
+    assert tab.run(f"{checked}.map((each) => each.dataset.colouring)") == ["tp"]
+    assert (
+        tab.text('.map[data-view="weights"] .caption')
+        == caption
+        == ("One colour computes with the same part of each weight.")
+    )
+    tab.click('[data-show-call="1"]')
+    tab.click('[data-show-call="0"]')
+    tab.click('[data-show-call="1"]')
+    assert tab.run("document.querySelector('.map[data-view=tokens]').dataset.colouring") == "call:1"
+
+
+@pytest.mark.parametrize("make", [driven, staged, stages])
+def test_ranks_are_coloured_by_the_part_that_they_store(tab: Browser, folder: Path, make) -> None:
+    job = make()
+    show(tab, folder, page(job))
+    at, sizes = job.layout.coord_arrays(), job.layout.axis_sizes
+    remat = sizes["gtp_seq"] * sizes["gtp_batch"]
+    cuts = {"tp": sizes["tp"], "weight_shard": remat, "pp": sizes["pp"]}
+    names = [name for name, size in cuts.items() if size > 1]
+    parts = [tuple(int(at[name][i]) for name in names) for i in range(job.layout.world_size)]
+    cells = "[...document.querySelectorAll('.map[data-view=weights] .cell')]"
+    labels = tab.run(f"{cells}.map((cell) => cell.querySelector('i').textContent)")
+    assert labels == [".".join(map(str, part)) for part in parts]
+    fills = tab.run(f"{cells}.map((cell) => cell.style.background)")
+    assert len(set(zip(parts, fills, strict=True))) == len(set(fills)) == len(set(parts))
+    tab.click('.map[data-view="weights"] .swatch[data-value="1"]')
+    tab.point("h1")
+    found = {int(rank) for rank in lit(tab, "weights")}
+    assert found == {
+        rank
+        for rank, part in zip(job.layout.ranks, parts, strict=True)
+        if part == parts[min(found) - job.layout.rank_offset]
+    }
+    quiet(tab)
+
+
+@pytest.mark.parametrize("make", [demo, driven, stages, staged])
+def test_what_is_lit_without_a_mark_is_in_the_legend(tab: Browser, folder: Path, make) -> None:
+    job = make()
+    show(tab, folder, page(job))
+    marked = {"weights": {"tp", "gtp_remat", "replica"}, "tokens": {"tp", "context", "batch"}}
+    for view, kinds in marked.items():
+        bare_ones = any(
+            not kinds & set(found)
+            for rank in job.layout.ranks
+            for found in expected(job.layout, rank, view).values()
+        )
+        plain = f"document.querySelectorAll('.map[data-view={view}] .mark-line .plain').length"
+        assert tab.run(plain) == bare_ones, view
+
+
 def test_a_call_shows_who_is_never_called(tab: Browser, folder: Path) -> None:
     show(tab, folder, page(driven()))
     tab.click('[data-show-call="1"]')
@@ -281,6 +340,71 @@ def test_a_parameter_is_drawn_to_scale(tab: Browser, folder: Path) -> None:
     assert lit(tab, "weights") == {"3": ["slice"], "15": ["slice"]}
 
 
+def choose(tab: Browser, name: str) -> str:
+    """Choose the parameter; its line in the list."""
+    return str(
+        tab.run(
+            "(() => { const choose = document.querySelector('#weights select');"
+            f" const option = [...choose.options].find((each) => each.text.startsWith('{name}'));"
+            " choose.value = option.value; choose.dispatchEvent(new Event('change'));"
+            " return option.text; })()"
+        )
+    )
+
+
+def test_a_rank_stores_what_its_stage_holds(tab: Browser, folder: Path) -> None:
+    job = staged()
+    show(tab, folder, page(job))
+    rank = {
+        (int(tp), int(pp)): i
+        for i, (tp, pp) in enumerate(zip(*map(job.layout.coord_arrays().get, ("tp", "pp")), strict=True))
+    }
+    mine = "document.querySelectorAll('.cut .mine').length"
+    tab.click(cell(rank[1, 0]))
+    assert choose(tab, "lm_head.weight") == "lm_head.weight (stage 3)"
+    assert tab.text(".box-words") == f"Rank {rank[1, 0]} is in stage 0 and holds no part of it: stage 3 does."
+    assert tab.run(mine) == 0
+    assert choose(tab, "model.embed_tokens") == "model.embed_tokens.weight (stage 0)"
+    words = f"Rank {rank[1, 0]} stores rows 2,048-4,095, all 192 columns: 393,216 of 786,432 values."
+    assert tab.text(".box-words") == f"{words} Stage 0 holds it."
+    assert tab.run(mine) == 1
+    assert (
+        choose(tab, "model.layers.*.mlp.up") == "model.layers.*.mlp.up_proj.weight (8 layers over 4 stages)"
+    )
+    tab.click(cell(rank[0, 2]))
+    words = f"Rank {rank[0, 2]} stores rows 0-255, all 192 columns: 49,152 of 98,304 values."
+    assert tab.text(".box-words") == f"{words} The same for each of layers 4-5, the layers of stage 2."
+    tab.press("Escape")
+    choose(tab, "lm_head")
+    tab.point('.cut .slice[data-tp="1"]')
+    assert lit(tab, "weights") == {str(rank[1, 3]): ["slice"]}
+    choose(tab, "model.norm")
+    tab.point(".cut .slice")
+    assert lit(tab, "weights") == {str(rank[tp, 3]): ["slice"] for tp in (0, 1)}
+    quiet(tab)
+
+
+@pytest.mark.parametrize("make", [driven, staged])
+def test_slices_have_the_colours_of_the_ranks_that_store_them(tab: Browser, folder: Path, make) -> None:
+    job = make()
+    show(tab, folder, page(job))
+    at = job.layout.coord_arrays()
+    fills = tab.run(
+        "[...document.querySelectorAll('.map[data-view=weights] .cell')].map((c) => c.style.background)"
+    )
+    wanted = {
+        f"{at['tp'][i]} {at['weight_shard'][i]}": fill for i, fill in enumerate(fills) if at["pp"][i] == 0
+    }
+    drawn = (
+        "[...document.querySelectorAll('.cut .slice')]"
+        ".map((each) => [`${each.dataset.tp} ${each.dataset.shard}`, each.style.fill])"
+    )
+    assert dict(tab.run(drawn)) == wanted
+    assert len(set(wanted.values())) == len(wanted)
+    labels = tab.run("[...document.querySelectorAll('.cut .on-slice')].map((each) => each.textContent)")
+    assert sorted(labels) == ([] if make is staged else sorted(key.replace(" ", ".") for key in wanted))
+
+
 def test_a_row_of_the_traffic_lights_a_group(tab: Browser, folder: Path) -> None:
     job = driven()
     show(tab, folder, page(job))
@@ -319,7 +443,25 @@ def test_a_rank_is_found_and_the_maps_are_zoomed(tab: Browser, folder: Path) -> 
     assert lit(tab, "tokens") == expected(thousand().layout, 777, "tokens")
     tab.run("document.querySelector('.find input').value = '5000'")
     tab.click(".find button")
-    assert tab.run("document.querySelector('.find input').validationMessage") == "ranks 0 to 1023"
+    assert tab.text(".find output") == "no rank 5000: there are ranks 0 to 1023"
+    assert tab.run("document.querySelector('.find output').checkVisibility()")
+    assert lit(tab, "tokens") == expected(thousand().layout, 777, "tokens")
+    quiet(tab)
+
+
+@pytest.mark.parametrize("typed", ["1", "", "two", "-1", "1e0"])
+def test_a_world_of_one_rank_has_no_other(tab: Browser, folder: Path, typed: str) -> None:
+    show(tab, folder, page(bare(world_size=1)))
+    field = "document.querySelector('.find input')"
+    assert tab.run(f"{field}.placeholder") == "0"
+    tab.run(f"{field}.value = '{typed}'")
+    tab.click(".find button")
+    start = f"no rank {typed}" if typed else "type a number"
+    assert tab.text(".find output") == f"{start}: there is rank 0 only"
+    tab.run(f"{field}.value = '0'")
+    tab.click(".find button")
+    assert tab.text(".find output") == ""
+    assert lit(tab, "weights")["0"]
 
 
 @pytest.mark.parametrize("domain_size", [72, 8])
@@ -360,6 +502,49 @@ def test_light_and_dark_can_be_switched(tab: Browser, folder: Path) -> None:
     tab.click(".theme")
     assert tab.run("document.querySelector('.theme').innerText") == "Dark"
     assert tab.run("getComputedStyle(document.body).backgroundColor") != before
+
+
+OVERLAPS = """
+(() => {
+  const tables = [...document.querySelectorAll('.numbers > table')];
+  const [a, b] = tables.map((each) => each.getBoundingClientRect());
+  return a.right > b.left && a.bottom > b.top; })()
+"""
+
+
+@pytest.mark.parametrize("width", [360, 960, 1440])
+def test_long_names_stay_inside_the_page(tab: Browser, folder: Path, width: int) -> None:
+    long = "a_name_without_any_blank_" * 12
+    names = {
+        f"parallel.{name}": f"policy.megatron_cfg.{name}"
+        for name in ("tensor_model_parallel_size", "tensor_parallel_num_sequence_shards")
+    }
+    a, b = (replace(make(), title=long, spelled=names) for make in (demo, driven))
+    for html in (page(a), compare_page(a, b, compare(a, b))):
+        show(tab, folder, html, width=width)
+        assert tab.run("document.documentElement.scrollWidth <= innerWidth")
+        assert not tab.run(OVERLAPS)
+        outside = (
+            "[...document.querySelectorAll('h1, h3, .name')].filter((e) => e.scrollWidth > e.clientWidth + 1)"
+        )
+        assert tab.run(f"{outside}.length") == 0
+
+
+def test_the_panel_covers_no_map_while_it_is_empty(tab: Browser, folder: Path) -> None:
+    position = "getComputedStyle(document.querySelector('.panel')).position"
+    show(tab, folder, page(long_rows()), height=600)
+    assert tab.run(position) == "static"
+    tab.click(cell(0))
+    assert tab.run(position) == "sticky"
+    tab.press("Escape")
+    assert tab.run(position) == "static"
+    a, b = demo(), driven()
+    show(tab, folder, compare_page(a, b, compare(a, b)), height=600)
+    assert tab.run(position) == "static"
+    tab.click('.map[data-job="1"] .cell[data-rank="20"]')
+    assert tab.run(position) == "sticky"
+    tab.press("Escape")
+    assert tab.run(position) == "static"
 
 
 @pytest.mark.parametrize("width", [360, 800, 1920])

@@ -17,7 +17,7 @@ from rankloom.explain.headline import headline
 from rankloom.explain.notebook import layout_html
 from rankloom.explain.page import Message, page
 from rankloom.layout import GTPParallelLayout
-from tests.explain.page_jobs import bare, demo, driven, long_rows, many, stages, thousand
+from tests.explain.page_jobs import bare, demo, driven, long_rows, many, staged, stages, thousand
 
 EVIL = "</script><b onload='x'>&\"quoted\" {{ 7 * 7 }}"
 
@@ -26,7 +26,7 @@ def facts_of(html: str) -> dict:
     return json.loads(re.search(r'<script type="application/json" id="facts">(.*?)</script>', html, re.S)[1])
 
 
-@pytest.mark.parametrize("make", [demo, driven, stages, long_rows, thousand])
+@pytest.mark.parametrize("make", [demo, driven, stages, staged, long_rows, thousand])
 def test_nothing_comes_from_outside(make) -> None:
     html = page(make())
     addresses = set(re.findall(r"\w+://[^\s\"'`]*", html))
@@ -135,7 +135,10 @@ def test_only_telling_colourings_are_offered() -> None:
     offered = re.findall(r'data-colouring="([\w:]+)"', page(long_rows()).split("<script")[0])
     assert offered == ["weight_shard", "replica", "context"]
     offered = re.findall(r'data-colouring="([\w:]+)"', page(driven()).split("<script")[0])
-    assert offered == ["weight_shard", "replica", "tp", "lane", "call:0", "call:1"]
+    assert offered == ["part", "weight_shard", "tp", "replica", "lane", "call:0", "call:1"]
+    offered = re.findall(r'data-colouring="([\w:]+)"', page(staged()).split("<script")[0])
+    assert offered == ["part", "tp", "pp", "pp"]
+    assert "One colour stores the same part of the weights; a cell says TP.stage." in page(staged())
     offered = re.findall(r'data-colouring="([\w:]+)"', page(bare(world_size=1)).split("<script")[0])
     assert offered == ["weight_shard", "lane"]
 
@@ -160,6 +163,15 @@ def test_two_jobs() -> None:
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
     assert "tensor_parallel_num_weight_shards 4 1" in text
     assert set(re.findall(r"\w+://[^\s\"'`]*", html)) <= {"http://www.w3.org/2000/svg"}
+
+
+def test_groups_that_a_job_does_not_have_are_none() -> None:
+    a, b = demo(), bare("b", world_size=8)
+    html = compare_page(a, b, compare(a, b))
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html.split("<script")[0])).replace("\u00d7", "x")
+    assert "gtp_remat 2 x 4 none 2 0" in text
+    assert " 0 x " not in text
+    assert "0 of 0" not in text
 
 
 def test_two_equal_jobs() -> None:

@@ -25,9 +25,9 @@ Colouring = tuple[str, str, str]
 COLOURINGS: dict[str, tuple[Colouring, ...]] = {
     "weights": (
         ("weight_shard", "Weight shard", "One colour stores the same slice of every weight."),
-        ("replica", "Replica", "One colour holds one copy of the weights."),
         ("tp", "TP", "One colour computes with the same part of each weight."),
         ("pp", "Stage", "One colour computes the same layers."),
+        ("replica", "Replica", "One colour holds one copy of the weights."),
     ),
     "tokens": (
         ("lane", "Lane", "One colour trains on the same rows."),
@@ -35,6 +35,8 @@ COLOURINGS: dict[str, tuple[Colouring, ...]] = {
         ("pp", "Stage", "One colour computes the same layers."),
     ),
 }
+# Colourings by one of the cuts of the weights, in the order in which a cell says them.
+CUTS = {"tp": "TP", "weight_shard": "weight shard", "pp": "stage"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def page(job: Job, *, messages: Sequence[Message] = (), crossing: Sequence[Cross
         headline=headline(layout),
         messages=messages,
         glossary=GLOSSARY,
-        weight_colourings=colourings(layout, "weights"),
+        weight_colourings=(*_part_colouring(layout), *colourings(layout, "weights")),
         token_colourings=(*colourings(layout, "tokens"), *_call_colourings(job)),
         sequence=facts["sequence"],
         settings=job_settings(job),
@@ -87,6 +89,15 @@ def colourings(layout: GTPParallelLayout, view: str) -> tuple[Colouring, ...]:
     }
     telling = tuple(each for each in COLOURINGS[view] if sizes[each[0]] > 1)
     return telling or COLOURINGS[view][:1]
+
+
+def _part_colouring(layout: GTPParallelLayout) -> list[Colouring]:
+    """By everything that cuts the weights at once, where more than one thing does."""
+    names = [name for name, _, _ in colourings(layout, "weights") if name in CUTS]
+    if len(names) < 2:
+        return []
+    words = ".".join(CUTS[name] for name in CUTS if name in names)
+    return [("part", "Part", f"One colour stores the same part of the weights; a cell says {words}.")]
 
 
 def _call_colourings(job: Job) -> list[Colouring]:

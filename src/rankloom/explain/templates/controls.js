@@ -87,9 +87,9 @@ function wireZoom(root, maps, section) {
 
 /** The buttons that choose what a map is coloured by. */
 function wireColourings(root, maps, legends) {
-  const buttons = findAll("[data-colouring]", root);
+  const buttons = findAll("button[data-colouring]", root);
   root.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-colouring]");
+    const button = event.target.closest("button[data-colouring]");
     if (!button) return;
     buttons.forEach((each) => each.setAttribute("aria-checked", String(each === button)));
     maps.forEach((map) => map.colourBy(button.dataset.colouring));
@@ -107,20 +107,33 @@ function wireColourings(root, maps, legends) {
   });
 }
 
-function wireFind(form, job, lights, maps) {
+/** Light the rank that was typed; of one that no job has, the form says so. */
+function wireFind(form, jobs, lights, maps) {
   const field = find("input", form);
+  const said = find("output", form);
+  const say = (text) => {
+    said.textContent = text;
+    field.setAttribute("aria-invalid", String(text !== ""));
+  };
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    const rank = Number(field.value);
-    const known = field.value !== "" && job.has(rank);
-    field.setCustomValidity(known ? "" : `ranks ${job.first} to ${job.first + job.world - 1}`);
-    if (!known) return field.reportValidity();
+    const typed = field.value.trim();
+    const rank = /^\d+$/.test(typed) ? Number(typed) : null;
+    if (!jobs.some((job) => job.has(rank))) {
+      const known = [...new Set(jobs.map(rankSpan))].join(" and ");
+      return say(`${typed === "" ? "type a number" : `no rank ${typed}`}: there ${known}`);
+    }
+    say("");
     openAt(rank, maps, true);
     if (!sameTarget(lights.kept, { type: "rank", rank })) lights.keep({ type: "rank", rank });
     maps.forEach((map) => map.cells.get(rank)?.scrollIntoView({ block: "nearest" }));
     return undefined;
   });
-  field.addEventListener("input", () => field.setCustomValidity(""));
+  field.addEventListener("input", () => say(""));
+}
+
+function rankSpan({ first, world }) {
+  return world === 1 ? `is rank ${first} only` : `are ranks ${first} to ${first + world - 1}`;
 }
 
 function wirePanel(panel, lights) {

@@ -46,6 +46,9 @@ function ranksText(ranks, limit = 6) {
   return `${texts.slice(0, limit - 2).join(", ")}, … ${texts[texts.length - 1]}`;
 }
 
+// Ranks that store the same part of the weights are a group of this kind.
+const SAME_PART = "replica";
+
 /** One job: where its ranks stand and which groups they are in. */
 class Job {
   constructor(data) {
@@ -63,12 +66,14 @@ class Job {
 
   /** The coordinate or index `name` of a rank. A call's piece is named "call:<its number>". */
   value(name, rank) {
+    if (name === "part") return this.groupOf(SAME_PART, rank);
     const values = name.startsWith("call:") ? this.calls[Number(name.slice(5))].pieces : this.at[name];
     return typeof values === "number" ? values : values[rank - this.first];
   }
 
   /** How many different values `name` has. */
   count(name) {
+    if (name === "part") return this.groups[SAME_PART].number;
     return name.startsWith("call:") ? this.calls[Number(name.slice(5))].number : this.counts[name];
   }
 
@@ -86,6 +91,23 @@ class Job {
   members(kind, group) {
     const of = this.groups[kind].of;
     return this.listed(`group ${kind}`, (rank) => (typeof of === "number" ? of : of[rank - this.first])).get(group);
+  }
+
+  /** What tells the parts of the weights apart. */
+  get cuts() {
+    return ["tp", "weight_shard", "pp"].filter((name) => this.counts[name] > 1);
+  }
+
+  /** Where a part of the weights is cut out: [name, number] of each of `cuts`. */
+  partOf(value) {
+    const [rank] = this.ranksWith("part", value);
+    return this.cuts.map((name) => [name, this.value(name, rank)]);
+  }
+
+  /** The ranks that store a slice of a parameter, ascending; null: it is not cut that way. */
+  sliceRanks({ tp, shard, stages }) {
+    const at = (name, rank, wanted) => wanted === null || this.value(name, rank) === wanted;
+    return this.ranks.filter((rank) => at("tp", rank, tp) && at("weight_shard", rank, shard) && stages.includes(this.value("pp", rank)));
   }
 
   /** The ranks with a value, ascending. */
@@ -127,6 +149,8 @@ function* blockRanks(block) {
     for (const [first, count] of runs) for (let i = 0; i < count; i++) yield first + i;
   }
 }
+
+const partText = (job, value) => job.partOf(value).map(([name, at]) => `${NAMES[name]} ${at}`).join(", ");
 
 const SHORT = { weight_shard: "shard", replica: "copy", tp: "TP", pp: "stage", lane: "lane", context: "ctx" };
 const NAMES = {

@@ -41,6 +41,10 @@ class Legend {
     });
     const bar = make("span", { class: "scale", "aria-hidden": "true" });
     bar.style.background = `linear-gradient(90deg,${stops.join(",")})`;
+    if (this.map.colouring === "part") {
+      const [first, last] = [0, count - 1].map((value) => make("span", { class: "end" }, this.map.valueName(value)));
+      return [first, bar, last];
+    }
     const label = this.map.valueName(0).replace(/ 0$/, "");
     const field = make("input", { type: "number", min: 0, max: count - 1, inputmode: "numeric", placeholder: "all", "aria-label": `keep one ${label} lit` });
     return [make("span", { class: "end" }, `${label} 0`), bar, make("span", { class: "end" }, number(count - 1)), make("label", { class: "pick" }, `only ${label}`, field)];

@@ -1,6 +1,6 @@
 // What is pointed at, what is kept, and what that lights. A target is one of
 //   {type: "rank", rank}   {type: "group", kind, group}   {type: "value", name, value}
-//   {type: "slice", tp, shard}   {type: "box", index}
+//   {type: "slice", tp, shard, stages}   {type: "box", index}
 // and, on a page with two jobs, `job`: the number of the one it belongs to.
 class Lights {
   constructor(maps) {
@@ -68,9 +68,6 @@ function litRanks(target, job, view) {
   } else if (target.type === "group") add(job.members(target.kind, target.group) || [], target.kind);
   else if (target.type === "value") add(job.ranksWith(target.name, target.value), target.name);
   else if (target.type === "box") add(blockRanks(job.blocks[target.index]), "box");
-  else if (target.type === "slice") {
-    const ranks = job.ranksWith("weight_shard", target.shard);
-    add(ranks.filter((rank) => job.value("tp", rank) === target.tp), "slice");
-  }
+  else if (target.type === "slice") add(job.sliceRanks(target), "slice");
   return kindsOf;
 }

@@ -126,6 +126,7 @@ class RankMap {
   }
 
   shortName(value) {
+    if (this.colouring === "part") return this.job.partOf(value).map(([, at]) => at).join(".");
     return `${this.colouring.startsWith("call:") ? "piece" : SHORT[this.colouring]} ${value}`;
   }
 
@@ -137,6 +138,7 @@ class RankMap {
   }
 
   valueName(value) {
+    if (this.colouring === "part") return partText(this.job, value);
     if (this.colouring.startsWith("call:")) return value < 0 ? "never called" : `piece ${value}`;
     return `${NAMES[this.colouring]} ${value}`;
   }

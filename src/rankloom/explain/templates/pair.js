@@ -2,7 +2,7 @@
 const jobs = facts.jobs.map((data, index) => Object.assign(new Job(data), { index }));
 [jobs[0].other, jobs[1].other] = [jobs[1], jobs[0]];
 const section = find("#ranks");
-const names = findAll("[data-colouring]", section).map((button) => button.dataset.colouring);
+const names = findAll("button[data-colouring]", section).map((button) => button.dataset.colouring);
 const viewOf = (name) => (["lane", "context"].includes(name) ? "tokens" : "weights");
 
 class PairMap extends RankMap {
@@ -31,8 +31,7 @@ scrollTogether(maps);
 maps.forEach((map) => wireMap(map, lights, maps));
 const legends = maps.map((map) => new Legend(find(".legend", map.root), map, lights));
 wireColourings(section, maps, legends);
-const larger = jobs[0].world < jobs[1].world ? 1 : 0;
-wireFind(find(".find"), jobs[larger], lights, maps);
+wireFind(find(".find"), jobs, lights, maps);
 const panels = jobs.map((job) => new Panel(find(`.panel [data-job="${job.index}"]`), job, lights, job.title));
 panels.forEach((panel) => wirePanel(panel, lights));
 const fade = find("#fade");

@@ -103,13 +103,20 @@ class Panel {
 
   valueTitle({ name, value }) {
     if (name.startsWith("call:")) return value < 0 ? "Never called" : `Piece ${value}`;
+    if (name === "part") return `Part of the weights: ${partText(this.job, value)}`;
     const title = `${NAMES[name]} ${value}`;
     return `${title[0].toUpperCase()}${title.slice(1)} of ${number(this.job.count(name))}`;
   }
 
-  showSlice({ tp, shard }) {
-    const ranks = this.job.ranksWith("weight_shard", shard).filter((rank) => this.job.value("tp", rank) === tp);
-    this.showRanks(`Slice ${shard} at TP ${tp}`, ranks);
+  showSlice(target) {
+    const { counts } = this.job;
+    const { tp, shard, stages } = target;
+    const cuts = [
+      tp !== null && counts.tp > 1 ? `TP ${tp}` : "",
+      shard !== null && counts.weight_shard > 1 ? `weight shard ${shard}` : "",
+      stages.length < counts.pp ? `stage ${ranksText(stages)}` : "",
+    ].filter(Boolean);
+    this.showRanks(cuts.length ? `Slice: ${cuts.join(", ")}` : "The whole of it", this.job.sliceRanks(target));
   }
 
   showRanks(title, ranks) {

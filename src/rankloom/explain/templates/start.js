@@ -1,6 +1,5 @@
 // One job: both maps, the panel, and the sections below.
 const job = new Job(facts);
-const callColourings = job.calls.map((_, index) => `call:${index}`);
 const section = find("#ranks");
 const maps = [
   new RankMap(find('.map[data-view="weights"]'), job, "weights", colouringsAt("weights")),
@@ -9,7 +8,7 @@ const maps = [
 const lights = new Lights(maps);
 
 function colouringsAt(view) {
-  return findAll(`.map[data-view="${view}"] [data-colouring]`).map((button) => button.dataset.colouring);
+  return findAll(`.map[data-view="${view}"] button[data-colouring]`).map((button) => button.dataset.colouring);
 }
 
 if (job.world > MOST_CELLS) maps.forEach((map) => map.toggle(0, true));
@@ -19,7 +18,7 @@ for (const map of maps) {
   wireMap(map, lights, maps);
   wireColourings(map.root, [map], [new Legend(find(".legend", map.root), map, lights)]);
 }
-wireFind(find(".find"), job, lights, maps);
+wireFind(find(".find"), [job], lights, maps);
 const panel = new Panel(find(".panel"), job, lights);
 wirePanel(panel, lights);
 new BatchSection(find("#batch"), job, lights);
@@ -27,7 +26,7 @@ if (job.parameters.length) new WeightsSection(find("#weights"), job, lights);
 wireGroups(find("#traffic"), job, lights);
 for (const button of findAll("[data-show-call]")) {
   button.addEventListener("click", () => {
-    find(`[data-colouring="call:${button.dataset.showCall}"]`).click();
+    find(`button[data-colouring="call:${button.dataset.showCall}"]`).click();
     section.scrollIntoView({ behavior: "smooth" });
   });
 }

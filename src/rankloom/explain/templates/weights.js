@@ -16,8 +16,7 @@ class WeightsSection {
     Object.assign(this, { root, job, lights, rank: job.first, chosen: 0 });
     this.select = find("select", root);
     job.parameters.forEach((p, index) => {
-      const times = p.count > 1 ? `  (${p.count} layers)` : "";
-      this.select.append(make("option", { value: index }, `${p.name}${times}`));
+      this.select.append(make("option", { value: index }, `${p.name}${timesText(p, job.counts.pp)}`));
     });
     const layer = job.parameters.findIndex((p) => p.count > 1 && p.sharded);
     this.select.value = String(Math.max(0, layer));
@@ -35,7 +34,18 @@ class WeightsSection {
 
   target(element) {
     const box = element.closest("[data-shard]");
-    return box && { type: "slice", tp: Number(box.dataset.tp), shard: Number(box.dataset.shard) };
+    if (!box) return null;
+    const p = this.parameter;
+    return {
+      type: "slice",
+      tp: p.tp_dim === null ? null : Number(box.dataset.tp),
+      shard: p.sharded ? Number(box.dataset.shard) : null,
+      stages: p.stages.map(({ stage }) => stage),
+    };
+  }
+
+  get parameter() {
+    return this.job.parameters[Number(this.select.value)];
   }
 
   over(element) {
@@ -46,7 +56,9 @@ class WeightsSection {
   follow(target) {
     let rank = this.lights.rank;
     if (target && target.type === "slice") {
-      rank = this.job.ranksWith("weight_shard", target.shard).find((each) => this.job.value("tp", each) === target.tp);
+      const ranks = this.job.sliceRanks(target);
+      const stage = this.job.value("pp", this.rank);
+      rank = ranks.find((each) => this.job.value("pp", each) === stage) ?? ranks[0];
     }
     if (rank === null || rank === undefined || rank === this.rank) return;
     this.rank = rank;
@@ -54,17 +66,20 @@ class WeightsSection {
   }
 
   draw() {
-    const p = this.job.parameters[Number(this.select.value)];
+    const p = this.parameter;
     const tp = this.job.value("tp", this.rank);
     const shard = p.sharded ? this.job.value("weight_shard", this.rank) : 0;
-    const box = boxOf(p, tp, shard);
-    find(".drawing", this.root).replaceChildren(this.picture(p, tp, shard));
+    const stage = this.job.value("pp", this.rank);
+    const held = p.stages.find((each) => each.stage === stage);
+    this.drawnStage = (held || p.stages[0]).stage;
+    const said = held ? boxWords(p, boxOf(p, tp, shard)) + layersText(held, this.job.counts.pp) : notHeldText(p, stage);
+    find(".drawing", this.root).replaceChildren(this.picture(p, tp, shard, held !== undefined));
     find(".cut-words", this.root).textContent = cutWords(p, this.job.counts);
-    find(".box-words", this.root).replaceChildren(make("b", {}, `Rank ${this.rank}`), boxWords(p, box));
+    find(".box-words", this.root).replaceChildren(make("b", {}, `Rank ${this.rank}`), said);
     find(".padding-words", this.root).textContent = paddingWords(p, this.job.counts);
   }
 
-  picture(p, tp, shard) {
+  picture(p, tp, shard, held) {
     const [rows, cols] = [p.shape[0], p.shape[1] || Math.max(1, p.shape[0] / 12)];
     const scale = Math.min(DRAWING.width / cols, DRAWING.height / rows);
     let [width, height] = [cols * scale, rows * scale];
@@ -80,11 +95,25 @@ class WeightsSection {
     const y = (row) => (row / rows) * height;
     svg.append(...this.slices(p, x, y, width), ...this.parts(p, x, y, width, height), make("rect", { class: "outline", x: 0, y: 0, width, height }));
     const [top, bottom, left, right] = corners(p, tp, shard, cols);
-    if (bottom > top) svg.append(make("rect", { class: "mine", x: x(left), y: y(top), width: x(right) - x(left), height: Math.max(1.5, y(bottom) - y(top)) }));
+    if (held && bottom > top) svg.append(make("rect", { class: "mine", x: x(left), y: y(top), width: x(right) - x(left), height: Math.max(1.5, y(bottom) - y(top)) }));
     svg.append(make("text", { x: width / 2, y: -9, "text-anchor": "middle" }, p.shape.length > 1 ? `${number(p.shape[1])} columns` : ""));
     svg.append(make("text", { x: -10, y: height / 2, "text-anchor": "middle", transform: `rotate(-90 -10 ${height / 2})` }, `${number(rows)} rows`));
     if (squeezed) svg.append(make("text", { x: 0, y: height + (p.tp_dim === 1 ? 26 : 15), class: "small" }, "rows and columns each to their own scale"));
     return svg;
+  }
+
+  /** The colour of the ranks that store a slice, as on the map that is coloured by the part they store. */
+  partColour(tp, shard) {
+    const { job } = this;
+    if (!this.partAt) {
+      const parts = new Map();
+      for (const rank of job.ranks) {
+        const key = ["tp", "weight_shard", "pp"].map((name) => job.value(name, rank)).join();
+        if (!parts.has(key)) parts.set(key, job.value("part", rank));
+      }
+      this.partAt = parts;
+    }
+    return colour(this.partAt.get(`${tp},${shard},${this.drawnStage}`), job.count("part"));
   }
 
   slices(p, x, y, width) {
@@ -106,13 +135,14 @@ class WeightsSection {
           "data-tp": tp,
           "data-shard": from,
         });
-        const { fill, ink } = colour(from, this.job.counts.weight_shard);
-        rect.style.fill = p.sharded ? fill : "var(--whole)";
+        const { fill, ink } = p.sharded ? this.partColour(tp, from) : { fill: "var(--whole)" };
+        rect.style.fill = fill;
         drawn.push(rect);
         const [wide, high] = [Number(rect.getAttribute("width")), Number(rect.getAttribute("height"))];
-        if (to - from === 1 && p.sharded && wide > 26 && high > 13) {
+        const label = to - from === 1 && p.sharded ? sliceLabel(tp, from, this.job.counts) : "";
+        if (label && wide > 12 + 7 * label.length && high > 13) {
           const at = { class: "on-slice", x: x(left) + wide / 2, y: y(top) + high / 2 + 4, "text-anchor": "middle" };
-          drawn.push(make("text", { ...at, style: `fill:${ink}` }, String(from)));
+          drawn.push(make("text", { ...at, style: `fill:${ink}` }, label));
         }
       }
     }
@@ -152,12 +182,41 @@ function boxOf(p, tp, shard) {
   return { rows: [top, bottom], cols: p.shape.length > 1 ? [left, right] : null };
 }
 
+/** "0" to "3" of the weight shards; with TP too, "1.3" is the one of TP 1. TP alone has labels beside it. */
+function sliceLabel(tp, shard, counts) {
+  if (counts.weight_shard === 1) return "";
+  return counts.tp > 1 ? `${tp}.${shard}` : String(shard);
+}
+
+/** "  (32 layers over 4 stages)" or "  (stage 3)", behind the name of a parameter. */
+function timesText(p, numStages) {
+  const layers = p.count > 1 ? plural(p.count, "layer") : "";
+  if (numStages === 1) return layers && `  (${layers})`;
+  const stages = p.stages.map(({ stage }) => stage);
+  if (stages.length === 1) return `  (${layers && `${layers} `}${layers && "in "}stage ${stages[0]})`;
+  return layers ? `  (${layers} over ${stages.length} stages)` : `  (stages ${stages.join(" and ")})`;
+}
+
+/** Of which layers a rank stores it; with one stage that is all of them, and not said. */
+function layersText({ stage, layers }, numStages) {
+  if (numStages === 1) return "";
+  if (!layers) return ` Stage ${stage} holds it.`;
+  const [start, stop] = layers;
+  return stop - start === 1 ? ` That is for layer ${start}, the one of stage ${stage}.` : ` The same for each of layers ${start}–${stop - 1}, the layers of stage ${stage}.`;
+}
+
+function notHeldText(p, stage) {
+  const holders = p.stages.map((each) => each.stage);
+  return ` is in stage ${stage} and holds no part of it: ${holders.length > 1 ? "stages" : "stage"} ${ranksText(holders)} ${holders.length > 1 ? "do" : "does"}.`;
+}
+
 function cutWords(p, counts) {
   const dim = p.tp_dim === null ? null : p.tp_dim === 0 ? "rows" : "columns";
   const byTp = counts.tp === 1 ? [] : dim ? [`TP cuts its ${dim} ${counts.tp} ways`] : ["every TP rank has it whole"];
   const byRemat = counts.weight_shard === 1 ? [] : p.sharded ? [`gtp_remat cuts the rows${counts.tp > 1 && dim ? " of each part" : ""} ${counts.weight_shard} ways`] : ["gtp_remat does not cut it"];
   const cuts = [...byTp, ...byRemat];
-  return `${ROLES[p.role]}, ${p.shape.map(number).join(" × ")}: ${cuts.length ? cuts.join("; ") : "not cut"}.`;
+  const labels = p.sharded && counts.tp > 1 && counts.weight_shard > 1 ? " Slices are numbered TP.weight shard." : "";
+  return `${ROLES[p.role]}, ${p.shape.map(number).join(" × ")}: ${cuts.length ? cuts.join("; ") : "not cut"}.${labels}`;
 }
 
 function boxWords(p, { rows, cols }) {
