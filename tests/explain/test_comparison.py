@@ -432,6 +432,20 @@ def shown(found: Comparison, width: int = 80) -> str:
     return text(made)
 
 
+def test_groups_that_a_job_does_not_have_are_none() -> None:
+    layouts = (demo(), GTPParallelLayout.resolve(world_size=8))
+    a, b = (
+        job(each, batch=(8, 1), length=256, model=True, topology=Topology.regular(each, nvlink_domain_size=2))
+        for each in layouts
+    )
+    lines = [line.split() for line in shown(compare(a, b)).splitlines()]
+    groups = next(line for line in lines if line[:2] == ["gtp_remat", "2"] and "x" in line)
+    assert groups == ["gtp_remat", "2", "x", "4", "none", "2", "0"]
+    links = next(line for line in lines if line[:4] == ["gtp_remat", "2", "of", "2"])
+    assert links[4] == "none"
+    assert links[-1] == "none"
+
+
 def test_ranks_row_under_row() -> None:
     lines = shown(compare(of_demo(), of_demo(rank_order="tp-cp-gtp-dp-pp"))).splitlines()
     start = lines.index("Ranks that differ")

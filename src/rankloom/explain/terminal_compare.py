@@ -16,6 +16,7 @@ __all__ = ["MAX_RANKS", "print_comparison"]
 MAX_RANKS = 32
 HEADINGS = {"weight_shard": "weight\nshard", "pp": "stage"}
 CHANGED = "bold"
+NONE = "none"  # of a kind of group that a job does not have
 
 
 def print_comparison(comparison: Comparison, *, console: Console) -> None:
@@ -129,10 +130,10 @@ def _print_links(links: list[LinkChange], *, level: Level, console: Console) -> 
     for link in links:
         made.add_row(
             link.group,
-            f"{link.crossing_a} of {link.num_a}",
-            f"{link.crossing_b} of {link.num_b}",
-            _bytes(link.link_bytes_a),
-            _bytes(link.link_bytes_b),
+            f"{link.crossing_a} of {link.num_a}" if link.num_a else NONE,
+            f"{link.crossing_b} of {link.num_b}" if link.num_b else NONE,
+            _bytes(link.link_bytes_a) if link.num_a else NONE,
+            _bytes(link.link_bytes_b) if link.num_b else NONE,
         )
     print_table(
         console, f"Groups that leave {LEVEL_WORDS[level]}s, in other number or with other bytes", made
@@ -140,7 +141,7 @@ def _print_links(links: list[LinkChange], *, level: Level, console: Console) -> 
 
 
 def _number_by_size(number: int, size: int) -> str:
-    return f"{number} x {size}" if number else "-"
+    return f"{number} x {size}" if number else NONE
 
 
 def _number(values: IntArray, at: int) -> str:
