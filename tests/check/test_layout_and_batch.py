@@ -28,9 +28,9 @@ PARALLEL, CLUSTER, TRAIN = ("parallel section of run.yaml", "cluster section of 
         (
             8,
             {TP: 3},  # nobody set W, so TP is what can be changed
-            f"world_size 8 is not a multiple of 3 = {W} 3 x {CP} 1 x {PP} 1; "
+            f"world_size 8 is not a multiple of 3 = {TP} 3 x {CP} 1 x {PP} 1; "
             f"try world_size 6 or 9, or {TP} 2 or 4",
-            ("cluster.world_size", f"parallel.{W}", f"parallel.{CP}", f"parallel.{PP}", f"parallel.{TP}"),
+            ("cluster.world_size", f"parallel.{TP}", f"parallel.{CP}", f"parallel.{PP}"),
         ),
         (
             8,
@@ -89,7 +89,7 @@ def test_an_evaluation_batch_that_does_not_divide() -> None:
         "--train.eval_batch_size",
     )
     (finding,) = told(look(config, cli={"train.eval_batch_size": -2}), severity="error")
-    assert finding.message == "train.eval_batch_size must be an integer of at least 1, or null, not -2"
+    assert finding.message == "train.eval_batch_size must be an integer from 1 to 2147483647, or null, not -2"
 
 
 def test_accumulation_counts_each_row_once() -> None:

@@ -226,6 +226,41 @@ def test_the_resolved_config_is_input_again(capsys: Capture, tmp_path: Path) -> 
     assert yaml.safe_load(resolved_again) == yaml.safe_load(out)
 
 
+def test_the_translation_of_another_programs_job(capsys: Capture) -> None:
+    job = (
+        "torchrun --nproc-per-node 8 pretrain_gpt.py --tensor-model-parallel-size 2 --sequence-parallel"
+        " --micro-batch-size 1 --global-batch-size 64 --seq-length 4096 --train-iters 500"
+        " --num-layers 4 --hidden-size 512 --ffn-hidden-size 1024 --num-attention-heads 8 --swiglu"
+        " --normalization RMSNorm --disable-bias-linear --position-embedding-type rope"
+        " --untie-embeddings-and-output-weights --tokenizer-type NullTokenizer --vocab-size 32000"
+        " --max-position-embeddings 4096"
+    )
+    _, out, _ = run(capsys, "--from", "megatron", f"{job} --bf16", "--resolved")
+    assert out.splitlines()[:3] == [
+        '# What "the command line" (megatron) says, in settings of rankloom.',
+        "# It is no whole config: the optimizer and its schedule are not translated.",
+        "# A run needs besides: data.train",
+    ]
+    said = yaml.safe_load(out)
+    assert said["model"]["dtype"] == "bfloat16"
+    assert said["model"]["config"]["hidden_size"] == 512
+    assert said["train"] == {"micro_batch_size": 1, "global_batch_size": 64, "max_steps": 500}
+    assert said["data"] == {"max_seq_length": 4096}
+    assert said["cluster"] == {"world_size": 8, "gpus_per_node": 8}
+    assert said["parallel"]["tensor_model_parallel_size"] == 2
+    assert "  max_steps: 500  # --train-iters in the command line\n" in out
+    assert "optimizer" not in said
+    said["data"]["train"] = "python-docs"
+    assert resolve(said).layout.batch_parallel_size == 4
+
+    _, out, _ = run(capsys, "--from", "megatron", job, "--resolved", "--data.train", "chats.jsonl")
+    assert yaml.safe_load(out)["model"]["dtype"] == "float32"
+    assert "A run needs" not in out
+    _, out, _ = run(capsys, "--from", "megatron", f"{job} --fp16", "--resolved")
+    assert "dtype" not in yaml.safe_load(out)["model"]
+    assert "# A run needs besides: model.dtype, data.train\n" in out
+
+
 def test_what_was_refused_is_not_resolved(capsys: Capture, tmp_path: Path) -> None:
     path, _ = written(tmp_path, train={"max_steps": "many", "seed": 4}, data={"cache_dir": "a\nb # c"})
     code, out, err = run(capsys, str(path), "--resolved")

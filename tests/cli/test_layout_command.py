@@ -72,7 +72,7 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
 def test_big_worlds_are_cut_short_and_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--world-size", "4096", "--tensor-parallel-num-weight-shards", "8")
     assert code == 0
-    assert "the first 64 of 4096 ranks; --json prints all" in out
+    assert "the first 64 of 4096 ranks; rankloom layout --json prints all" in out
     assert "and 504 more" in " ".join(out.split())
     assert len(out.splitlines()) < 140
 

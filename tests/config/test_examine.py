@@ -184,5 +184,5 @@ def test_evaluation_has_no_layout_of_its_own() -> None:
 def test_a_job_without_a_file_is_on_the_command_line() -> None:
     examined = examine({}, cli={"cluster.world_size": 8, "train.max_steps": 2}, origin="the command line")
     assert texts(examined) == [
-        "train.global_batch_size is required: an integer of at least 1 (the command line)"
+        "train.global_batch_size is required: an integer from 1 to 2147483647 (the command line)"
     ]

@@ -101,9 +101,9 @@ SOURCES = "a path, or a list of paths and {path, weight} with a weight greater t
 @pytest.mark.parametrize(
     ("key", "value", "allowed"),
     [
-        ("train.global_batch_size", "eight", "an integer of at least 1"),
-        ("train.global_batch_size", 0, "an integer of at least 1"),
-        ("train.global_batch_size", 2.5, "an integer of at least 1"),
+        ("train.global_batch_size", "eight", "an integer from 1 to 2147483647"),
+        ("train.global_batch_size", 0, "an integer from 1 to 2147483647"),
+        ("train.global_batch_size", 2.5, "an integer from 1 to 2147483647"),
         ("train.max_steps", True, "an integer of at least 1, or null"),
         ("train.eval_every", -1, "an integer of at least 0"),
         ("optimizer.lr", -0.1, "a number of at least 0"),
@@ -161,7 +161,9 @@ def test_everything_wrong_is_reported_at_once_one_problem_a_line(refusal: Refusa
 
 def test_what_is_required(base: Mappings, refusal: Refusal) -> None:
     del base["train"]["global_batch_size"]
-    required = "train.global_batch_size is required: an integer of at least 1 (train section of run.yaml)"
+    required = (
+        "train.global_batch_size is required: an integer from 1 to 2147483647 (train section of run.yaml)"
+    )
     assert refusal({}) == required
     assert refusal({"train": {"global_batch_size": None}}) == required
     base["train"]["global_batch_size"] = 4
@@ -207,7 +209,7 @@ def test_layout_errors_say_where_their_numbers_came_from(refusal: Refusal) -> No
     assert message.endswith("(cluster section of run.yaml; --parallel.context_parallel_size)")
 
     message = refusal({}, cli={"parallel.tensor_model_parallel_size": 4})
-    assert message.startswith("world_size 1 is not a multiple of 4 = tensor_parallel_num_weight_shards 4")
+    assert message.startswith("world_size 1 is not a multiple of 4 = tensor_model_parallel_size 4 x")
     assert message.endswith("(cluster section of run.yaml; --parallel.tensor_model_parallel_size)")
 
 

@@ -171,3 +171,57 @@ def test_what_is_no_run_of_weights_and_biases(value: object) -> None:
         "online), or "
         "null, not "
     )
+
+
+@pytest.mark.parametrize(
+    ("rampup", "message"),
+    [
+        (
+            [2**29, 2**30, 7],
+            "train.rampup_batch_size [536870912, 1073741824, 7]: train.global_batch_size 2147483644 - "
+            "536870912 = 1610612732 is not a multiple of the increment 1073741824; try 805306366 or 1610612732",
+        ),
+        (
+            [4, 4, 7],
+            "train.rampup_batch_size [4, 4, 7]: from 4 to 2147483644 there are 536870911 sizes, and at "
+            "most 65536 may be; try the increment 32770",
+        ),
+        (
+            [4, 2147483640 // 10, 7],  # by 214748364 rows: 4, 214748368, ...
+            "",
+        ),
+        (
+            [2, 2147483642 // 2, 7],
+            "train.rampup_batch_size [2, 1073741821, 7] comes to 2 rows, which is not a multiple of 4 = "
+            "train.micro_batch_size 1 x 4 lanes; its first size and its increment have to be: try [4, "
+            "1073741820, 7] (4 lanes = 4 / (1 x 1 x 1): cluster.world_size / (pipeline x runtime context x "
+            "tensor parallel size))",
+        ),
+    ],
+)
+def test_huge_batches_are_judged_at_once(refusal: Refusal, rampup: list[int], message: str) -> None:
+    changes = {
+        "train": {"global_batch_size": 2**31 - 4, "rampup_batch_size": rampup, "max_steps": 10**9},
+        "cluster": {"world_size": 4},
+    }
+    if message:
+        assert refusal(changes).startswith(message)
+    else:
+        assert resolved(**changes).train.rampup_batch_size == tuple(rampup)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"global_batch_size": 2**31},
+        {"micro_batch_size": 2**31},
+        {"eval_batch_size": 2**31},
+    ],
+)
+def test_batches_have_a_limit(refusal: Refusal, changes: dict[str, int]) -> None:
+    ((key, _),) = changes.items()
+    null = ", or null" if key == "eval_batch_size" else ""
+    assert refusal({"train": changes}) == (
+        f"train.{key} must be an integer from 1 to 2147483647{null}, not 2147483648 "
+        "(train section of run.yaml)"
+    )

@@ -74,7 +74,7 @@ REFUSALS = [
     ),
     pytest.param(
         {"world_size": 8, PP: 3},
-        f"world_size 8 is not a multiple of 3 = {W} 1 x {CP} 1 x {PP} 3;"
+        f"world_size 8 is not a multiple of 3 = {TP} 1 x {CP} 1 x {PP} 3;"
         f" try world_size 6 or 9, or {PP} 2 or 4",
         id="world over pipeline stages",
     ),

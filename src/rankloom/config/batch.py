@@ -14,6 +14,7 @@ from math import lcm
 from rankloom.config.rampup import BatchSizes
 from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
+from rankloom.layout.arithmetic import divisors
 
 __all__ = [
     "BatchArithmetic",
@@ -68,24 +69,29 @@ def check_rampup(
 ) -> None:
     """Raises UserError, in config keys, unless every size of the ramp divides over the lanes."""
     step = micro_batch_size * layout.batch_parallel_size
-    for size in BatchSizes(global_batch_size, rampup).all_sizes[:-1]:
-        if size % step:
-            lanes_text, arithmetic = _lanes_text(layout)
-            raise UserError(
-                f"train.rampup_batch_size {list(rampup)} comes to {size} rows, which is not a multiple of "
-                f"{step} = train.micro_batch_size {micro_batch_size} x {lanes_text}; its first size and its "
-                f"increment have to be: {_nearest_ramp(rampup, step, global_batch_size)} ({arithmetic})"
-            )
+    sizes = BatchSizes(global_batch_size, rampup)
+    first, increment = rampup[0], rampup[1]
+    # Where the first two sizes are multiples, so are all.
+    early = (first,) if sizes.num_increments == 1 else (first, first + increment)
+    wrong = next((size for size in early if size % step), None)
+    if wrong is not None:
+        lanes_text, arithmetic = _lanes_text(layout)
+        raise UserError(
+            f"train.rampup_batch_size {list(rampup)} comes to {wrong} rows, which is not a multiple of "
+            f"{step} = train.micro_batch_size {micro_batch_size} x {lanes_text}; its first size and its "
+            f"increment have to be: {_nearest_ramp(rampup, step, global_batch_size)} ({arithmetic})"
+        )
 
 
 def _nearest_ramp(rampup: tuple[int, int, int], step: int, global_batch_size: int) -> str:
     """A ramp like this one of multiples of ``step``, in words."""
-    starts = range(step, global_batch_size, step)
-    if not starts:
+    most = (global_batch_size - 1) // step * step
+    if not most:
         return "set it to null"
-    start = min(starts, key=lambda size: abs(size - rampup[0]))
-    rest = global_batch_size - start
-    increments = [size for size in range(step, rest + 1, step) if rest % size == 0]
+    below = rampup[0] // step * step
+    start = min((max(step, below), min(most, below + step)), key=lambda size: abs(size - rampup[0]))
+    rest = (global_batch_size - start) // step
+    increments = sorted(step * count for count in divisors(rest))
     increment = min(increments, key=lambda size: abs(size - rampup[1]))
     return f"try [{start}, {increment}, {rampup[2]}]"
 

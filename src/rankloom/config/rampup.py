@@ -11,10 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rankloom.errors import UserError
+from rankloom.layout.arithmetic import divisors, nearest
 
 __all__ = ["BatchSizes"]
 
 KEY = "train.rampup_batch_size"
+MOST_SIZES = 2**16
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,17 @@ class BatchSizes:
             )
         if (self.final - start) % increment:
             rest = self.final - start
-            below = next(n for n in range(increment, 0, -1) if rest % n == 0)
-            above = next((f" or {n}" for n in range(increment, rest + 1) if rest % n == 0), "")
+            tries = " or ".join(map(str, nearest(increment, divisors(rest))))
             raise UserError(
                 f"{shown}: train.global_batch_size {self.final} - {start} = {rest} is not a multiple of the "
-                f"increment {increment}; try {below}{above}"
+                f"increment {increment}; try {tries}"
+            )
+        if self.num_increments >= MOST_SIZES:
+            least = -(-(self.final - start) // (MOST_SIZES - 1))
+            larger = min(size for size in divisors(self.final - start) if size >= least)
+            raise UserError(
+                f"{shown}: from {start} to {self.final} there are {self.num_increments + 1} sizes, and "
+                f"at most {MOST_SIZES} may be; try the increment {larger}"
             )
 
     @property

@@ -22,6 +22,7 @@ from rankloom.config.values import (
     Positive,
     Rampup,
     RankLists,
+    Rows,
     Seconds,
     Share,
     Text,
@@ -95,13 +96,13 @@ class DataSection(Section):
 class TrainSection(Section):
     """How much is trained, in rows and optimizer steps; one of max_steps and epochs."""
 
-    micro_batch_size: Count = 1
-    global_batch_size: Count
+    micro_batch_size: Rows = 1
+    global_batch_size: Rows
     max_steps: Count | None = None
     epochs: Count | None = None
     rampup_batch_size: Rampup | None = None  # start, increment, samples until global_batch_size
     eval_every: NonNegativeInt = 0  # steps; 0: at the end alone, where there is validation data
-    eval_batch_size: Count | None = None  # rows over all lanes; global_batch_size
+    eval_batch_size: Rows | None = None  # rows over all lanes; global_batch_size
     seed: NonNegativeInt = 0
     gradient_checkpointing: bool = False
     on_nonfinite: Literal["stop", "skip"] = "stop"

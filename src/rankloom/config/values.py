@@ -22,6 +22,7 @@ __all__ = [
     "Positive",
     "Rampup",
     "RankLists",
+    "Rows",
     "Seconds",
     "Share",
     "Text",
@@ -33,6 +34,7 @@ __all__ = [
 
 
 MOST_RANKS = 2**20  # a layout has an entry a rank
+MOST_ROWS = 2**31 - 1  # of a batch
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}  # of a value of each dtype
 SECONDS_OF_A_YEAR = 365 * 24 * 3600  # more than that overflows the clocks of communication libraries
 
@@ -75,15 +77,19 @@ def _rank_list(value: object) -> object:
     ranks: list[int] = []
     for part in value.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
-        if int(last or 0) > MOST_RANKS:
-            raise ValueError("no rank has such a number")
-        ranks += range(int(first), int(last) + 1) if dash else [int(first)]
+        added = range(int(first), int(last) + 1) if dash else range(int(first), int(first) + 1)
+        if len(ranks) + added.stop - added.start > MOST_RANKS:
+            raise ValueError("there are not as many ranks")
+        ranks += added
     return ranks
 
 
 _NUMBER = BeforeValidator(_number)
 
 Count: TypeAlias = Annotated[int, _NUMBER, Field(ge=1), Allowed("an integer of at least 1")]
+Rows: TypeAlias = Annotated[
+    int, _NUMBER, Field(ge=1, le=MOST_ROWS), Allowed(f"an integer from 1 to {MOST_ROWS}")
+]
 NonNegativeInt: TypeAlias = Annotated[int, _NUMBER, Field(ge=0), Allowed("an integer of at least 0")]
 Positive: TypeAlias = Annotated[
     float, _NUMBER, Field(gt=0, allow_inf_nan=False), Allowed("a number greater than 0")
@@ -111,7 +117,7 @@ RankLists: TypeAlias = Annotated[
     Allowed('a list with the ranks of each domain, such as [[0, 1], [2, 3]] or "0-1;2-3"'),
 ]
 Rampup: TypeAlias = Annotated[
-    tuple[Count, Count, Count],
+    tuple[Rows, Rows, Count],
     Allowed("a list of 3 integers of at least 1: the first batch size, what is added to it, and the samples"),
 ]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from math import isqrt
 from operator import index
 
 from rankloom.errors import UserError
@@ -92,7 +93,7 @@ def check(settings: Settings, *, where: Provenance, shards_follow: bool = False)
     if problem is None:
         return
     if shards_follow and WORLD in problem.remedies:
-        problem = replace(problem, remedies=tuple(TP if name == W else name for name in problem.remedies))
+        problem = _with_tp_for_w(problem)
     values = _nearest_values(settings, problem, works=lambda changed: first_problem(changed) is None)
     if not any(values.values()):
         values = _nearest_values(settings, problem, works=problem.holds)
@@ -103,6 +104,15 @@ def check(settings: Settings, *, where: Provenance, shards_follow: bool = False)
     if problem.note:
         remedy = f"; {problem.note}" + f", or {problem.remedies[0]} {tries[0]}" * bool(tries)
     raise UserError(f"{problem.equation}{remedy}{where.clause(*problem.settings)}")
+
+
+def _with_tp_for_w(problem: Problem) -> Problem:
+    """The same problem where W follows TP, which is then what somebody wrote."""
+    settings, remedies = (
+        tuple(TP if name == W else name for name in names) for names in (problem.settings, problem.remedies)
+    )
+    equation = problem.equation.replace(f"{W} ", f"{TP} ")
+    return replace(problem, equation=equation, settings=settings, remedies=remedies)
 
 
 def first_problem(settings: Settings) -> Problem | None:
@@ -225,10 +235,10 @@ def _candidates(settings: Settings, setting: str) -> list[int]:
         return [v for v in (below, below + step) if v > 0]
     value = _value(settings, setting)
     step = {W: settings.tensor_model_parallel_size, Q: settings.sequence_parallel_degree}.get(setting, 1)
-    values = {*_multiples_near(value, step), *_divisors(settings.world_size)}
+    values = {*_multiples_near(value, step), *divisors(settings.world_size)}
     if setting == Q:  # a sequence shard for every divisor of GTP_remat
         remat = settings.tensor_parallel_num_weight_shards // settings.tensor_model_parallel_size
-        values |= {step * shards for shards in _divisors(remat)}
+        values |= {step * shards for shards in divisors(remat)}
     if setting == W:  # GTP_remat as a multiple of the sequence shards
         shards = max(settings.sequence_shards // settings.sequence_parallel_degree, 1)
         values |= _multiples_near(value, step * shards)
@@ -240,6 +250,11 @@ def _multiples_near(value: int, step: int) -> set[int]:
     return {v for v in (below - step, below, below + step) if v > 0}
 
 
-def _divisors(number: int) -> list[int]:
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+def divisors(number: int) -> list[int]:
+    """All of them, in no order.
+
+    >>> sorted(divisors(12))
+    [1, 2, 3, 4, 6, 12]
+    """
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
     return small + [number // d for d in small]
