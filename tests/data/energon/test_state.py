@@ -145,7 +145,7 @@ CHANGED = {
     "data.num_virtual_lanes": (8, 4),
     "data.packing": ("greedy", "none"),
     "data.seed": (0, 7),
-    "data.path": ("a (100 samples, fingerprint 12)", "a (90 samples, fingerprint 34)"),
+    "the data set": ("100 samples, fingerprint 12", "90 samples, fingerprint 34"),
 }
 
 

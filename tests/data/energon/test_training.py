@@ -7,6 +7,8 @@ import pytest
 pytest.importorskip("megatron.energon", reason="megatron-energon is not installed")
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,7 +25,7 @@ from rankloom.data.energon.lanes import VirtualLanes
 from rankloom.data.energon.prepare import EnergonRunData, prepare_energon
 from rankloom.data.energon.state import EnergonState
 from rankloom.data.rows import Counts
-from rankloom.errors import RunError
+from rankloom.errors import RunError, UserError
 from rankloom.records.energon import EnergonData
 from rankloom.train.assemble import load_data
 from rankloom.train.energon import EnergonBatches
@@ -197,6 +199,47 @@ def test_stops_and_goes_on_under_other_lanes(ranks: Any, folder: Path) -> None:
     assert samples == [
         [f"chats.jsonl, sample {number}" for number in row] for batch in whole for row in batch
     ]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"num_virtual_lanes": 8}, "data.num_virtual_lanes was 16, now it is 8"),
+        ({"packing": False}, "data.packing was greedy, now it is none"),
+        ({"packing_window": 5}, "data.packing_window was 4, now it is 5"),
+        ({"seed": 1}, "data.seed was 0, now it is 1"),
+        ({"max_seq_length": 64}, "data.max_seq_length was 96, now it is 64"),
+        ({"overlong": "truncate"}, "data.overlong was drop, now it is truncate"),
+        ({"train_on": "last_turn"}, "data.train_on was all_turns, now it is last_turn"),
+    ],
+)
+def test_a_run_does_not_go_on_with_other_settings(folder: Path, data: dict[str, Any], said: str) -> None:
+    """Energon itself goes on under most of them, with other samples."""
+    saved = prepare_energon(resolve(config(folder, parallel={}, world=1))).order
+    now = prepare_energon(resolve(config(folder, parallel={}, world=2, data=data))).order
+    state = EnergonState(0, Counts(0, 0, 0, 0), saved, {})
+    with pytest.raises(UserError, match=re.escape(said)):
+        state.check(now)
+
+
+def test_a_run_goes_on_with_a_data_set_that_was_moved_and_not_with_another(
+    folder: Path, tmp_path: Path
+) -> None:
+    def order(place: Path) -> Mapping[str, object]:
+        return prepare_energon(
+            resolve(config(place, parallel={}, world=1, data={"cache_dir": str(folder / "cache")}))
+        ).order
+
+    state = EnergonState(0, Counts(0, 0, 0, 0), order(folder), {})
+    for name in ("chats.jsonl", "chats.jsonl.idx"):
+        shutil.copy(folder / name, tmp_path / name)
+    state.check(order(tmp_path))
+    write_chats(tmp_path / "chats.jsonl", count=40)
+    prepare(tmp_path / "chats.jsonl")
+    with pytest.raises(
+        UserError, match=r"the data set was 120 samples, fingerprint \w+, now it is 40 samples"
+    ):
+        state.check(order(tmp_path))
 
 
 def wrong_lane(rank: int, world_size: int, made: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rankloom.config import ResolvedConfig
 from rankloom.config.rampup import BatchSizes
+from rankloom.config.schema import DataSection
 from rankloom.data.cache import cached_folder
 from rankloom.data.dataset_identity import DatasetIdentity
 from rankloom.data.encoding import ChatEncoder
@@ -65,45 +66,17 @@ def prepare_energon(resolved: ResolvedConfig) -> EnergonRunData:
         raise UserError("data.source energon: set data.path to a data set made ready with energon prepare")
     source = energon_data(data.path)
     refuse_few_samples(source, data.num_virtual_lanes)
-    recipe = _with_tokenizer(
-        recipe_of(
-            model_path=resolved.model.path,
-            model_config=resolved.model.config,
-            bad_records=data.bad_records,
-            train_on=data.train_on,
-            cache_dir=data.cache_dir,
-        ),
-        source,
-    )
+    recipe = _with_tokenizer(_recipe(resolved), source)
     tokenizer = recipe.tokenizer
     assert tokenizer is not None
-    settings = RowSettings(
-        max_seq_length=data.max_seq_length,
-        packing=packing_method(data.packing),
-        packing_window=data.packing_window,
-        bad_records=data.bad_records,
-        overlong=data.overlong,
-    )
+    settings = _settings(data)
     validation = None
     if data.validation is not None:
         found = tokenized(data.validation, recipe, key="data.validation").dataset
         validation = found.fitted(data.max_seq_length, overlong=data.overlong)
     count = num_samples(source)
     identity = DatasetIdentity(source.name, count, source.fingerprint)
-    order = {
-        "data.path": str(identity),
-        "data.num_virtual_lanes": data.num_virtual_lanes,
-        "data.max_seq_length": data.max_seq_length,
-        "data.packing": settings.packing,
-        "data.packing_window": None if settings.packing == "none" else settings.packing_window,
-        "data.seed": data.seed,
-        "data.train_on": data.train_on,
-        "data.overlong": data.overlong,
-        "data.bad_records": data.bad_records,
-        "the tokenizer": recipe.identity[:64],
-        "samples shuffled together": [SLICE_SAMPLES, SHUFFLE_SAMPLES],
-        ENERGON: version,
-    }
+    order = _order(data, identity, settings, tokenizer=recipe.identity, version=version)
     sizes = BatchSizes(resolved.train.global_batch_size, resolved.train.rampup_batch_size)
     return EnergonRunData(
         tokenizer=tokenizer,
@@ -121,6 +94,47 @@ def prepare_energon(resolved: ResolvedConfig) -> EnergonRunData:
         encoder=ChatEncoder(tokenizer, name=recipe.name, train_on=data.train_on),
         order=order,
     )
+
+
+def _recipe(resolved: ResolvedConfig) -> Recipe:
+    data, model = resolved.data, resolved.model
+    return recipe_of(
+        model_path=model.path,
+        model_config=model.config,
+        bad_records=data.bad_records,
+        train_on=data.train_on,
+        cache_dir=data.cache_dir,
+    )
+
+
+def _settings(data: DataSection) -> RowSettings:
+    return RowSettings(
+        max_seq_length=data.max_seq_length,
+        packing=packing_method(data.packing),
+        packing_window=data.packing_window,
+        bad_records=data.bad_records,
+        overlong=data.overlong,
+    )
+
+
+def _order(
+    data: DataSection, identity: DatasetIdentity, settings: RowSettings, *, tokenizer: str, version: str
+) -> dict[str, object]:
+    return {
+        # A data set that was moved is the same one.
+        "the data set": f"{identity.num_records:,} samples, fingerprint {identity.fingerprint[:12]}",
+        "data.num_virtual_lanes": data.num_virtual_lanes,
+        "data.max_seq_length": data.max_seq_length,
+        "data.packing": settings.packing,
+        "data.packing_window": None if settings.packing == "none" else settings.packing_window,
+        "data.seed": data.seed,
+        "data.train_on": data.train_on,
+        "data.overlong": data.overlong,
+        "data.bad_records": data.bad_records,
+        "the tokenizer": tokenizer[:64],
+        "samples shuffled together": [SLICE_SAMPLES, SHUFFLE_SAMPLES],
+        ENERGON: version,
+    }
 
 
 def _with_tokenizer(recipe: Recipe, source: EnergonData) -> Recipe:
