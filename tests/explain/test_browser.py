@@ -530,6 +530,18 @@ def test_long_names_stay_inside_the_page(tab: Browser, folder: Path, width: int)
         assert tab.run(f"{outside}.length") == 0
 
 
+def test_settings_stay_beside_sizes(tab: Browser, folder: Path) -> None:
+    settings = {"world_size": 16, "tensor_parallel_num_weight_shards": 4, "context_parallel_size": 2}
+    sources = {"parallel.rank_order": "the command line", "parallel.tensor_parallel_num_sequence_shards": "x"}
+    a = bare("a", **settings, tensor_parallel_num_sequence_shards=2)
+    b = bare("b", **settings, tensor_parallel_num_sequence_shards=1, rank_order="tp-cp-gtp-dp-pp")
+    a, b = (replace(each, sources=sources) for each in (a, b))
+    html = compare_page(a, b, compare(a, b))
+    for width in (1000, 1200, 1440):
+        show(tab, folder, html, width=width)
+        assert not tab.run(OVERLAPS), width
+
+
 def test_the_panel_covers_no_map_while_it_is_empty(tab: Browser, folder: Path) -> None:
     position = "getComputedStyle(document.querySelector('.panel')).position"
     show(tab, folder, page(long_rows()), height=600)
