@@ -188,6 +188,7 @@ def on_ranks(ranks: int, folder: Path, repeats: int) -> dict[str, Any]:
         "fastest_s": fastest,
         "save_ratio": seconds["save"] / seconds["torch save"],
         "load_ratio": seconds["load"] / seconds["torch load"],
+        "load_to_torch_save": seconds["load"] / seconds["torch save"],
         "fastest_save_ratio": fastest["save"] / fastest["torch save"],
         "fastest_load_ratio": fastest["load"] / fastest["torch load"],
         "memory_bytes": results[0]["memory"],
