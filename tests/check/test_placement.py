@@ -56,6 +56,21 @@ def test_domains_that_are_said_are_judged_on_cpus_too(said: dict[str, object]) -
     assert not any(line.startswith("placement:") for line in report.not_looked_at)
 
 
+def test_nodes_that_are_split_between_domains_of_other_nodes() -> None:
+    # Domains of ranks 0-5, 6-11, ...; nodes of 0-3, 4-7, ...: nodes 1 and 4 are split.
+    (note,) = [
+        f for f in placement(report_on(24, gpus_per_node=4, nvlink_domain_size=6)) if "nodes are" in f.message
+    ]
+    assert (note.severity, note.message) == (
+        "note",
+        "2 of 6 nodes are split between NVLink domains that have GPUs of other nodes too, as node 1 between "
+        "domains 0 and 1; usually nodes fill a domain, or domains a node",
+    )
+    for gpus, domain in ((4, 8), (8, 4), (4, 4), (4, 24)):
+        found = placement(report_on(24, gpus_per_node=gpus, nvlink_domain_size=domain))
+        assert not any("nodes are split" in f.message for f in found)
+
+
 def test_a_domain_is_a_node_where_nothing_else_is_said() -> None:
     examined = report_on(8, gpus_per_node=4).examined
     assert examined.value("cluster.nvlink_domain_size") == 4

@@ -181,6 +181,87 @@ def test_json_of_values_that_json_has_no_word_for(capsys: Capture, tmp_path: Pat
     }
 
 
+def test_two_calls_of_one_name_are_refused(capsys: Capture) -> None:
+    calls = ["--call", "train: shard=dp replicate=cp,tp,pp", "--call", "train: replicate=dp,cp,tp,pp"]
+    printed = report(capsys, "--world-size", "8", *calls)
+    told = [found["message"] for found in printed["findings"] if found["severity"] == "error"]
+    assert told == ["call train is given twice; give each call a name of its own"]
+    assert len(printed["calls"]) == 1
+
+
+def test_control_characters_are_shown_and_not_obeyed(capsys: Capture, tmp_path: Path) -> None:
+    path = tmp_path / "a\x1b[31m\x07.yaml"
+    path.write_text('"x\\e[2Jy": 1\ndata: {train: "b\\e]0;title\\a.jsonl", "k\\u202e": 2}\n')
+    for arguments in ([], ["--resolved"], ["--json"]):
+        code, out, err = run(capsys, str(path), *arguments)
+        assert code == 2
+        assert not {"\x1b", "\x07", "\u202e"} & {*out, *err}
+    _, out, _ = run(capsys, str(path))
+    assert "x\\x1b[2Jy is not" in " ".join(out.split())
+    code, _, err = run(capsys, str(tmp_path / "no\x1b[31m.yaml"))
+    assert (code, "\x1b" in err) == (2, False)
+    assert err.endswith("no\\x1b[31m.yaml does not exist\n")
+
+
+def test_many_keys_that_are_none_are_counted(capsys: Capture, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    many = {f"setting{i}": 1 for i in range(20_000)}
+    config = {"model_type": "llama", "vocab_size": 512, **many}
+    path.write_text(yaml.safe_dump({"train": many, "logging": 7, "model": {"config": config}}))
+    printed = report(capsys, str(path), "--world-size", "1")
+    told = [found["message"] for found in printed["findings"]]
+    assert sum(message.startswith("train.setting") for message in told) == 19  # and logging
+    assert "19981 more keys are no settings" in told
+    assert "logging is a section of settings, not a value: 7" in told
+    assert sum(message.startswith("model.config.setting") for message in told) == 20
+    assert "19980 more keys of model.config are not keys of a llama config" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data: {train: " + "[" * 60 + "]" * 60 + "}", "its lists and mappings are nested too deeply"),
+        ("data: {train: " + "[" * 9000 + "]" * 9000 + "}", "its lists and mappings are nested too deeply"),
+        ("a: &a [*a]", "an alias stands inside what it stands for"),
+        (
+            "\n".join(["a0: &a0 [1, 1]", *(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]" for i in range(40))]),
+            "it has more than 1000000 entries",
+        ),
+    ],
+)
+def test_files_that_nobody_writes(capsys: Capture, tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    code, out, err = run(capsys, str(path), "--json")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "internal error" not in err
+
+
+@pytest.mark.parametrize("value", ["[" * 60 + "]" * 60, "[" * 9000 + "]" * 9000])
+def test_values_that_nobody_writes(capsys: Capture, value: str) -> None:
+    code, _, err = run(capsys, "--world-size", "1", "--data.train", value)
+    assert code == 2
+    assert "the value of --data.train is not valid YAML" in err
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("-", "- is standard input, which is read with --from alone; name a config file"),
+        ("", "the name of the job is empty; name a file"),
+    ],
+)
+def test_sources_that_are_no_files(capsys: Capture, source: str, message: str) -> None:
+    assert run(capsys, source) == (2, "", f"rankloom check: {message}\n")
+
+
+def test_a_setting_is_refused_as_it_was_typed(capsys: Capture) -> None:
+    code, _, err = run(capsys, DEMO, "--global-batch-size", "64")
+    assert code == 2
+    assert err.startswith("rankloom check: --global-batch-size is not an option of this command")
+
+
 def test_json_without_a_layout(capsys: Capture) -> None:
     printed = report(capsys, "--world-size", "7", "--context-parallel-size", "2")
     assert (printed["sizes"], printed["rank_order"], printed["crossings"]) == (None, None, [])
@@ -336,7 +417,7 @@ def test_older_spellings_of_impossible_sizes(capsys: Capture, value: str) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--learning-rate", "3", DEMO], "--learning_rate is not an option of this command; a setting is"),
+        (["--learning-rate", "3", DEMO], "--learning-rate is not an option of this command; a setting is"),
         ([DEMO, "--fast"], "--fast is not an option of this command; a setting is written with its section"),
         ([DEMO, "more.yaml"], "'more.yaml' does not belong to any --key.sub; write --key.sub VALUE"),
         ([DEMO, "--train.seed", "[&x [*x]]"], "the value of --train.seed is not valid YAML: '[&x [*x]]' ("),

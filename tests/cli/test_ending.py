@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -113,6 +114,21 @@ def test_override_arguments_reach_the_command(probe: ModuleType, monkeypatch: py
     monkeypatch.setitem(rankloom.cli.COMMANDS, "probe", Command(probe.__name__, "A probe.", overrides=True))
     assert run(["probe", "a.yaml", "--train.max_steps", "3", "--optimizer.lr=-1", "--x.y", "-2", "word"]) == 0
     assert seen == ["a.yaml", "--train.max_steps", "3", "--optimizer.lr=-1", "--x.y", "-2", "word"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["layout", "--world-size", "8"], ["check", "--world-size", "8", "--json"], ["check", "--help"]],
+)
+def test_a_full_disk_ends_a_command_with_a_message(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "rankloom", *arguments], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"rankloom {arguments[0]}: the output cannot be written: No space left on device\n",
+    )
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

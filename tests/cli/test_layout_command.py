@@ -55,6 +55,19 @@ def test_json_from_flags(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
+def test_any_setting_may_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+    setting = ["--parallel.rank_order", "tp-cp-gtp-dp-pp", "--cluster.world-size=4"]
+    code, out, _ = run(capsys, *setting, "--json")
+    printed: Any = json.loads(out)
+    assert (code, printed["rank_order"], printed["sizes"]["world_size"]) == (0, "tp-cp-gtp-dp-pp", 4)
+
+
+def test_a_layout_has_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "--world-size", "8", "--model", "/nonexistent")
+    assert code == 2
+    assert "--model is not an option of this command" in err
+
+
 def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(
         capsys, "--world-size", "24", "--tensor-model-parallel-size", "4",
@@ -123,7 +136,7 @@ def test_refusals_are_one_message_and_exit_2(
 def test_unknown_flags_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "--world-sise", "8")
     assert code == 2
-    assert "No such option: --world-sise" in err
+    assert "--world-sise is not an option of this command" in err
 
 
 def test_older_spellings_are_translated_and_shown(capsys: pytest.CaptureFixture[str]) -> None:

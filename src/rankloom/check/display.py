@@ -9,6 +9,7 @@ from rich.text import Text
 
 from rankloom.check.report import Report
 from rankloom.config.findings import Finding
+from rankloom.errors import printable
 from rankloom.explain.headline import headline
 from rankloom.layout import DriverOutcome
 
@@ -44,7 +45,7 @@ def print_findings(report: Report, *, console: Console) -> None:
 def _print_source(report: Report, console: Console) -> None:
     foreign = report.examined.foreign
     if foreign is not None:
-        console.print(Text(f"Read from {foreign.origin} ({foreign.program})", style="bold"))
+        console.print(Text(f"Read from {printable(foreign.origin)} ({foreign.program})", style="bold"))
         _print_wrapped(", ".join(foreign.read), console)
         if foreign.ignored:
             shown = ", ".join(foreign.ignored[:MAX_IGNORED])
@@ -58,7 +59,7 @@ def _print_source(report: Report, console: Console) -> None:
 
 
 def _print_wrapped(text: str, console: Console, *, indent: int = 2, style: str = "") -> None:
-    for line in wrap(text, console.width - indent, break_on_hyphens=False, break_long_words=False):
+    for line in wrap(printable(text), console.width - indent, break_on_hyphens=False, break_long_words=False):
         console.print(Text(" " * indent + line, style=style), soft_wrap=True)
 
 
@@ -93,4 +94,4 @@ def _finding(finding: Finding, *, width: int) -> Text:
 
 def _verdict(report: Report) -> str:
     counts = [f"{n} {word}{'s' * (n != 1)}" for word, n in report.counts.items() if n]
-    return f"{report.examined.origin}: {', '.join(counts) or 'nothing to mend'}"
+    return printable(f"{report.examined.origin}: {', '.join(counts) or 'nothing to mend'}")

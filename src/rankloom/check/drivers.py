@@ -53,6 +53,8 @@ def look_at_driver(layout: GTPParallelLayout, *, spelling: str | None, calls: Se
     for text in calls:
         try:
             call = Call.parse(text)
+            if call.name in (other.name for other in read):
+                raise UserError(f"call {call.name} is given twice; give each call a name of its own")
             found = reach(call, driver or Driver.of_layout(layout), layout)
         except UserError as error:
             findings.append(Finding("error", "calls", str(error), where="--call"))

@@ -20,7 +20,7 @@ from rankloom.config.notes import notes_on
 from rankloom.config.refusals import not_available, without_end, without_validation
 from rankloom.config.schema import TrainSection
 from rankloom.config.values import ELEMENT_BYTES
-from rankloom.errors import UserError
+from rankloom.errors import UserError, printable
 from rankloom.layout import GTPParallelLayout
 from rankloom.plan import ModelPlan, ModelSpec, StepShape, sequence_multiple
 from rankloom.plan.job import Job
@@ -164,7 +164,7 @@ def _job(look: _Look, layout: GTPParallelLayout, spec: ModelSpec | None, drivers
         return None
     plan = _plan(spec, layout)
     return Job(
-        title=Path(examined.origin).name,
+        title=printable(Path(examined.origin).name),
         program=examined.program,
         origin=examined.origin,
         layout=layout,

@@ -54,7 +54,12 @@ def look_at_placement(job: Job, examined: Examined) -> Placement:
     said = any(examined.overlay.values.get(key) is not None for key in DOMAIN_KEYS)
     if examined.value("cluster.device") == "cpu" and not said:
         return Placement((), found, (ON_CPUS,))
-    findings = [*_idle(job, examined), *_unknown(job, examined), *_crossing(job, found, examined)]
+    findings = [
+        *_idle(job, examined),
+        *_unknown(job, examined),
+        *_split(job, examined),
+        *_crossing(job, found, examined),
+    ]
     return Placement(tuple(findings), found)
 
 
@@ -83,6 +88,23 @@ def _unknown(job: Job, examined: Examined) -> Iterator[Finding]:
             f"{stretches_text(unknown.tolist())}"
         )
         yield Finding("warning", "placement", message, (key,), examined.where(key))
+
+
+def _split(job: Job, examined: Examined) -> Iterator[Finding]:
+    """Nodes that are shared out among domains which have GPUs of other nodes too."""
+    known = (job.topology.domains != UNKNOWN) & (job.topology.nodes != UNKNOWN)
+    pairs = np.unique(np.stack([job.topology.nodes[known], job.topology.domains[known]], axis=1), axis=0)
+    nodes, domains = pairs[:, 0], pairs[:, 1]
+    shared = (np.bincount(nodes)[nodes] > 1) & (np.bincount(domains)[domains] > 1)
+    split = np.unique(nodes[shared])
+    if split.size:
+        reached = domains[nodes == split[0]].tolist()
+        message = (
+            f"{split.size} of {np.unique(nodes).size} nodes are split between NVLink domains that have GPUs"
+            f" of other nodes too, as node {split[0]} between domains {' and '.join(map(str, reached))};"
+            " usually nodes fill a domain, or domains a node"
+        )
+        yield Finding("note", "placement", message, DOMAIN_KEYS, examined.where(*DOMAIN_KEYS))
 
 
 def _crossing(job: Job, found: tuple[Crossing, ...], examined: Examined) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from rankloom.config.examine import Examined
 from rankloom.config.foreign.job import ForeignJob
 from rankloom.config.schema import SECTIONS
 from rankloom.config.values import ELEMENT_BYTES
+from rankloom.errors import printable
 
 __all__ = ["resolved_yaml"]
 
@@ -53,7 +54,8 @@ def _translation(examined: Examined, foreign: ForeignJob) -> str:
         inside = {key: each for key, each in said.items() if key.startswith(f"{name}.")}
         lines += [f"{name}:"] * bool(inside)
         lines += [
-            f"  {key.split('.')[1]}: {_scalar(value)}  # {where}" for key, (value, where) in inside.items()
+            f"  {key.split('.')[1]}: {_scalar(value)}  # {_comment(where)}"
+            for key, (value, where) in inside.items()
         ]
     return "\n".join(lines) + "\n"
 
@@ -84,3 +86,8 @@ def _scalar(value: object) -> str:
         return json.dumps(value)
     text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"))
     return text.removesuffix("\n...\n").removesuffix("\n")
+
+
+def _comment(text: str) -> str:
+    """The text on one line, whatever the name of a file is."""
+    return printable(" ".join(text.split()))

@@ -84,7 +84,11 @@ COMMANDS = {
         packages=("transformers", "tokenizers"),
         overrides=True,
     ),
-    "layout": Command("rankloom.cli.layout", "Show the resolved sizes, the groups, and a row a rank."),
+    "layout": Command(
+        "rankloom.cli.layout",
+        "Show the resolved sizes, the groups, and a row a rank.",
+        overrides=True,
+    ),
     "explain": Command(
         "rankloom.cli.explain",
         "Show who holds and gets what, here or as a page.",
@@ -116,7 +120,10 @@ def _run(arguments: list[str]) -> None:
         app = build_app(arguments, debug=debug)
     except (KeyboardInterrupt, ImportError) as error:
         raise SystemExit(report(error, name=used, debug=debug)) from None
-    app(arguments, prog_name="rankloom")
+    try:
+        app(arguments, prog_name="rankloom")
+    except OSError as error:  # from --help; what a command prints ends it well
+        raise SystemExit(report(error, name=used, debug=debug)) from None
 
 
 def build_app(arguments: Sequence[str], *, debug: bool = False) -> typer.Typer:

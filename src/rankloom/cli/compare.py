@@ -11,11 +11,11 @@ from typing import Annotated
 import typer
 
 from rankloom.check.look import look_at
-from rankloom.check.report import Report
 from rankloom.cli.job_options import JobOptions, read_job, with_job_options
 from rankloom.cli.overrides import parse_overrides
 from rankloom.cli.page_file import write_page
-from rankloom.errors import UserError
+from rankloom.errors import UserError, printable
+from rankloom.plan.job import Job
 
 
 def _command(
@@ -38,19 +38,22 @@ def _command(
     """
     given = list(ctx.args)
     if b is not None and b.startswith("--"):  # no second job, a setting comes next
-        b, given = None, [b, *given]
+        given, b = [b, *given], None
     overrides = parse_overrides(given)
     if b is None and not overrides:
         raise UserError("nothing to compare with: name a second job, or change the first: --key.sub VALUE")
     programs = _programs(options.program)
-    first = _job(a, replace(options, program=programs[0]), overrides={})
-    second = _job(b or a, replace(options, program=programs[1]), overrides=overrides)
+    one = _job("A", a, replace(options, program=programs[0]), overrides={})
+    other = _job("B", b or a, replace(options, program=programs[1]), overrides=overrides)
+    if b is None:
+        changed = printable(" ".join(f"--{key} {value}" for key, value in overrides.items()))
+        other = replace(other, title=f"{other.title} {changed}")
+    _show(one, other, output, as_json=as_json)
+
+
+def _show(one: Job, other: Job, output: Path | None, *, as_json: bool) -> None:
     from rankloom.explain.comparison import compare, comparison_object
 
-    one, other = first.require_job(), second.require_job()
-    if b is None:
-        changed = " ".join(f"--{key} {value}" for key, value in overrides.items())
-        other = replace(other, title=f"{other.title} {changed}")
     comparison = compare(one, other)
     if as_json:
         typer.echo(json.dumps(comparison_object(comparison)))
@@ -73,9 +76,13 @@ def _programs(text: str) -> tuple[str, str]:
     return names[0], names[-1]
 
 
-def _job(source: str, options: JobOptions, *, overrides: Mapping[str, object]) -> Report:
-    examined = read_job(source, options, overrides=overrides)
-    return look_at(examined, model=options.model, files=False)
+def _job(name: str, source: str, options: JobOptions, *, overrides: Mapping[str, object]) -> Job:
+    """One of the two jobs. Raises UserError with every line saying which of them it is about."""
+    try:
+        examined = read_job(source, options, overrides=overrides)
+        return look_at(examined, model=options.model, files=False).require_job()
+    except UserError as error:
+        raise UserError("\n".join(f"{name}: {line}" for line in str(error).splitlines())) from error
 
 
 command = with_job_options(_command, without=("driver", "call"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import signal
 import sys
@@ -10,12 +11,14 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import TypeGuard
 
 import typer
 
-from rankloom.errors import RankloomError, UserError
+from rankloom.errors import RankloomError, UserError, printable
 
 INTERRUPTED = 130
+OUTPUT_IS_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 # Packages a user may lack, and the extra that brings them.
 EXTRA_OF_PACKAGE = {
     "torch": "train",
@@ -50,10 +53,14 @@ def ending_well(
 def report(error: BaseException, *, name: str, debug: bool) -> int:
     """Print what went wrong in command ``name`` on stderr, as one message; returns the exit code."""
     message, code = _message_and_code(error)
+    if _is_lost_output(error):
+        from rankloom.train.streams import silence
+
+        silence(sys.stdout)
     try:
         if debug:
             traceback.print_exception(error)
-        print(f"rankloom {name}: {message}", file=sys.stderr, flush=True)
+        print(f"{' '.join(filter(None, ('rankloom', name)))}: {message}", file=sys.stderr, flush=True)
     except (OSError, ValueError):  # a closed pipe or a full disk: the code is all that can be said
         from rankloom.train.streams import silence
 
@@ -83,9 +90,17 @@ def _message_and_code(error: BaseException) -> tuple[str, int]:
         return "interrupted", INTERRUPTED
     if isinstance(error, RankloomError):
         return str(error), error.exit_code
+    if _is_lost_output(error):
+        return f"the output cannot be written: {error.strerror}", 1
     if isinstance(error, ModuleNotFoundError):
         return _explain_missing_module(error), UserError.exit_code
-    return f"internal error, {type(error).__name__}: {error} (add --debug to see where)", 1
+    text = printable(f"{type(error).__name__}: {error}")
+    return f"internal error, {text} (add --debug to see where)", 1
+
+
+def _is_lost_output(error: BaseException) -> TypeGuard[OSError]:
+    """Whether standard output took no more, as that on a full disk."""
+    return isinstance(error, OSError) and error.filename is None and error.errno in OUTPUT_IS_LOST
 
 
 def require_packages(packages: tuple[str, ...], *, extra: str) -> None:

@@ -96,7 +96,10 @@ def _options(
     ] = None,
     call: Annotated[
         list[str] | None,
-        typer.Option(metavar="CALL", help='A call of the driver: "NAME: shard=AXES replicate=AXES".'),
+        typer.Option(
+            metavar="CALL",
+            help='A call of the driver: "NAME: shard=AXES replicate=AXES leader_only=AXES".',
+        ),
     ] = None,
 ) -> None: ...
 
@@ -135,7 +138,7 @@ def _read(given: Mapping[str, Any]) -> JobOptions:
         settings=settings,
         gtp_remat_fold_cp=given["gtp_remat_fold_cp"],
         fold_whole_cp=given["fold_whole_cp"],
-        model=given["model"],
+        model=given.get("model"),
         driver=given.get("driver"),
         calls=tuple(given.get("call") or ()),
     )
@@ -154,8 +157,12 @@ def read_job(
 
     Raises UserError only where nothing can be read at all: a missing file, a file of another kind.
     """
+    if source is not None and not source.strip():
+        raise UserError("the name of the job is empty; name a file")
     if options.program != "rankloom":
         return _foreign(source, options, overrides or {})
+    if source == "-":
+        raise UserError("- is standard input, which is read with --from alone; name a config file")
     if source is None and not options.settings and not overrides:
         raise UserError(
             "the number of ranks is missing; give --world-size, or a config file with cluster.world_size"

@@ -9,6 +9,7 @@ import typer
 
 from rankloom.check.look import look_at
 from rankloom.cli.job_options import JobOptions, read_job, with_job_options
+from rankloom.cli.overrides import parse_overrides
 from rankloom.config.findings import Finding
 from rankloom.layout.provenance import dotted
 
@@ -26,6 +27,7 @@ SHOWN = (
 
 
 def _command(
+    ctx: typer.Context,
     source: Annotated[
         str | None,
         typer.Argument(
@@ -38,8 +40,11 @@ def _command(
     *,
     options: JobOptions,
 ) -> None:
-    """Show the resolved sizes, where they came from, the groups of both views, and a row a rank."""
-    report = look_at(read_job(source, options), model=options.model, files=False)
+    """Show the resolved sizes, where they came from, the groups of both views, and a row a rank.
+
+    --key.sub VALUE sets any key.
+    """
+    report = look_at(read_job(source, options, overrides=parse_overrides(ctx.args)), files=False)
     job = report.require_job()
     notes = [finding.message for finding in report.findings if _belongs(finding)]
     sources = {dotted(name): job.sources[dotted(name)] for name in SHOWN}
@@ -59,4 +64,4 @@ def _belongs(finding: Finding) -> bool:
     return finding.topic == "layout"
 
 
-command = with_job_options(_command, without=("driver", "call"))
+command = with_job_options(_command, without=("model", "driver", "call"))

@@ -69,10 +69,10 @@ def parse_overrides(args: Sequence[str]) -> dict[str, object]:
 
 
 def _checked_key(key: str) -> str:
-    key = key.replace("-", "_")
+    typed, key = key, key.replace("-", "_")
     if not _KEY.fullmatch(key):
         raise UserError(
-            f"--{key} is not an option of this command; a setting is written with its section,"
+            f"--{typed} is not an option of this command; a setting is written with its section,"
             f" as in --train.max_steps 20"
         )
     return key

@@ -16,6 +16,9 @@ def write_page(path: Path, html: str) -> None:
 
     Raises UserError where it cannot be written, or would take the place of a file that is no page.
     """
+    if str(path) in (".", "-") or path.is_dir():
+        named = {".": "no file", "-": "standard output"}.get(str(path), f"the folder {path}")
+        raise UserError(f"-o names {named}; name a file for the page, as in -o page.html")
     try:
         if path.is_file() and path.stat().st_size and not _is_page(path):
             raise UserError(f"{path} is not an HTML page, and is left as it is; name another file")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from rankloom.errors import printable
+
 __all__ = ["SEVERITIES", "Finding", "Severity", "Topic"]
 
 Severity = Literal["error", "warning", "note"]
@@ -38,6 +40,10 @@ class Finding:
     message: str
     keys: tuple[str, ...] = ()
     where: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("message", "where"):  # keys, values and paths are anybody's
+            object.__setattr__(self, name, printable(getattr(self, name)))
 
     @property
     def text(self) -> str:

@@ -21,6 +21,8 @@ __all__ = ["COMMAND_LINE", "Overlay", "Source", "lay_over", "section_place"]
 
 Source = Literal["cli", "file", "default", "derived"]
 
+MOST_TOLD = 20  # keys of a layer that are no settings
+_KEYS = frozenset(KEYS)
 COMMAND_LINE = "the command line"  # the origin of a job that no file describes
 _LEFT_TO_THE_LAUNCHER = frozenset({"cluster.world_size"})  # null here is "what torchrun says", not "unset"
 
@@ -92,12 +94,12 @@ def lay_over(layers: Mapping[Source, Mapping[str, object]], *, origin: str) -> O
     for source, layer in layers.items():
         if source == "file":
             layer, slips = _without_dotted(layer)
-            findings += [Finding("error", "settings", slip, (key,), origin) for key, slip in slips.items()]
+            told = list(slips.items())[:MOST_TOLD]
+            findings += [Finding("error", "settings", slip, (key,), origin) for key, slip in told]
+        wrong: list[str] = []
         for key, value in _entries(layer):
-            problem = _problem_with(key, value)
-            if problem:
-                where = describe_source(key, source, origin)
-                findings.append(Finding("error", "settings", problem, (key,), where))
+            if not _is_setting(key):
+                wrong.append(key)
                 values[key], sources[key] = value, source
             elif value is None and key in _LEFT_TO_THE_LAUNCHER:
                 continue
@@ -105,6 +107,7 @@ def lay_over(layers: Mapping[Source, Mapping[str, object]], *, origin: str) -> O
                 _merge_model_config(values, sources, key=key, value=value, source=source)
             else:
                 values[key], sources[key] = value, source
+        findings += _refusals(wrong, values, source, origin)
     return Overlay(values, sources, origin, tuple(findings))
 
 
@@ -129,12 +132,21 @@ def _entries(layer: Mapping[str, object]) -> Iterator[tuple[str, object]]:
             yield key.replace("-", "_") if "." in key else key, body
 
 
-def _problem_with(key: str, value: object) -> str:
-    if key.startswith(f"{MODEL_CONFIG}.") or (key in KEYS and "." in key):
-        return ""
-    if key in SECTIONS:
-        return f"{key} is a section of settings, not a value: {shown(value)}"
-    return explain_unknown(key)
+def _is_setting(key: str) -> bool:
+    return key.startswith(f"{MODEL_CONFIG}.") or ("." in key and key in _KEYS)
+
+
+def _refusals(keys: list[str], values: Mapping[str, object], source: str, origin: str) -> Iterator[Finding]:
+    """A finding for each of the first keys of a layer that are no settings, and one for all the others."""
+    told = [key for place, key in enumerate(keys) if place < MOST_TOLD or key in SECTIONS]
+    for key in told:
+        problem = explain_unknown(key)
+        if key in SECTIONS:
+            problem = f"{key} is a section of settings, not a value: {shown(values[key])}"
+        yield Finding("error", "settings", problem, (key,), describe_source(key, source, origin))
+    if more := len(keys) - len(told):
+        where = origin if source == "file" else ""
+        yield Finding("error", "settings", f"{more} more keys are no settings", (), where)
 
 
 def _merge_model_config(

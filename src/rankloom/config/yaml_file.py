@@ -10,6 +10,9 @@ import yaml
 
 from rankloom.errors import UserError
 
+MOST_NESTED = 50
+MOST_ENTRIES = 10**6
+
 __all__ = ["as_number", "read_value", "read_yaml"]
 
 # YAML 1.1, which PyYAML reads, wants a dot and a signed exponent; YAML 1.2 and everybody write 3e-4 and 1e6.
@@ -49,7 +52,33 @@ def read_value(text: str) -> object:
     """The value that a text is in YAML 1.1. Raises yaml.YAMLError, ValueError or RecursionError."""
     loader = yaml.SafeLoader(text)
     loader.deep_construct = True
-    return loader.get_single_data()
+    value: object = loader.get_single_data()
+    _refuse_huge(value)
+    return value
+
+
+def _measure(value: object, seen: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """How deep lists and mappings are nested, and the number of entries with those of aliases written out."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if not inner:
+        return 0, 1
+    if id(value) not in seen:
+        measures = [_measure(entry, seen) for entry in inner]
+        seen[id(value)] = 1 + max(depth for depth, _ in measures), 1 + sum(size for _, size in measures)
+    return seen[id(value)]
+
+
+class _HugeError(ValueError):
+    """More than anybody writes."""
+
+
+def _refuse_huge(value: object) -> None:
+    """Raises _HugeError for what is nested deeper, or has more entries, than anybody writes."""
+    depth, entries = _measure(value, {})
+    if depth > MOST_NESTED:
+        raise _HugeError("its lists and mappings are nested too deeply")
+    if entries > MOST_ENTRIES:
+        raise _HugeError(f"it has more than {MOST_ENTRIES} entries")
 
 
 def as_number(value: object) -> object:
@@ -72,7 +101,9 @@ def read_yaml(path: Path) -> object:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"config file {path} cannot be read: {reason}") from None
     try:
-        return yaml.load(text, Loader=_Loader)
+        content: object = yaml.load(text, Loader=_Loader)
+        _refuse_huge(content)
+        return content
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
@@ -80,6 +111,8 @@ def read_yaml(path: Path) -> object:
         if "recursive" in problem:
             problem = "an alias stands inside what it stands for"
         raise UserError(f"{path}{line}: {problem}") from None
+    except _HugeError as error:
+        raise UserError(f"{path}: {error}") from None
     except RecursionError:
         raise UserError(f"{path}: its lists and mappings are nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:

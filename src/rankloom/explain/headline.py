@@ -24,7 +24,9 @@ def headline(layout: GTPParallelLayout) -> str:
 def _copies(layout: GTPParallelLayout) -> str:
     shards, stages = layout.tensor_parallel_num_weight_shards, layout.pipeline_model_parallel_size
     replicas = layout.num_weight_replicas
-    cuts = [f"cut {shards} ways"] * (shards > 1) + [f"spread over {stages} pipeline stages"] * (stages > 1)
+    cuts = [f"cut {shards:,} ways"] * (shards > 1) + [f"spread over {stages:,} pipeline stages"] * (
+        stages > 1
+    )
     if not cuts:
         return "1 whole copy of the weights" if replicas == 1 else f"{replicas:,} whole copies of the weights"
     return (
@@ -35,11 +37,11 @@ def _copies(layout: GTPParallelLayout) -> str:
 def _rows(layout: GTPParallelLayout) -> str:
     context, tp = layout.runtime_context_parallel_size, layout.tensor_model_parallel_size
     if context > 1 and tp > 1:
-        return f"each row is cut into {context} parts, each worked on by {tp} GPUs together"
+        return f"each row is cut into {context:,} parts, each worked on by {tp:,} GPUs together"
     if context > 1:
-        return f"each row is cut over {context} GPUs"
+        return f"each row is cut over {context:,} GPUs"
     if tp > 1:
-        return f"each row is worked on by {tp} GPUs together"
+        return f"each row is worked on by {tp:,} GPUs together"
     return "no row is cut"
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rankloom.errors import UserError
 from rankloom.layout.arithmetic import CP, PP, TP, WORLD, Q, Settings, W, check, positive
@@ -17,6 +17,8 @@ from rankloom.layout.views import View
 
 if TYPE_CHECKING:
     from rankloom.layout.topology import Topology
+
+Number = TypeVar("Number", int, IntArray)
 
 
 @dataclass(frozen=True)
@@ -192,25 +194,22 @@ class GTPParallelLayout:
     def coords(self, rank: int) -> Coords:
         """Where a global rank stands. Raises UserError for a rank outside the layout."""
         at = self.grid.coordinates(rank)
-        return Coords(
-            rank=rank,
-            **at,
-            lane=at["dp"] * self.gtp_remat_num_batch_shards + at["gtp_batch"],
-            context=at["cp"] * self.gtp_remat_num_sequence_shards + at["gtp_seq"],
-            weight_shard=at["gtp_batch"] * self.gtp_remat_num_sequence_shards + at["gtp_seq"],
-            replica=at["dp"] * self.context_parallel_size + at["cp"],
-        )
+        return Coords(rank=rank, **at, **self._indices(at))
 
     def coord_arrays(self) -> dict[str, IntArray]:
         """The fields of :meth:`coords` for all ranks at once: name -> int64 [world_size], in rank order."""
         at = self.grid.coordinate_arrays()
+        return {axis: at[axis] for axis in AXES} | self._indices(at)
+
+    def _indices(self, at: Mapping[str, Number]) -> dict[str, Number]:
+        """The indices in the two views of what stands at these coordinates: one rank, or arrays of them."""
         sequence_shards = self.gtp_remat_num_sequence_shards
-        arrays = {axis: at[axis] for axis in AXES}
-        arrays["lane"] = at["dp"] * self.gtp_remat_num_batch_shards + at["gtp_batch"]
-        arrays["context"] = at["cp"] * sequence_shards + at["gtp_seq"]
-        arrays["weight_shard"] = at["gtp_batch"] * sequence_shards + at["gtp_seq"]
-        arrays["replica"] = at["dp"] * self.context_parallel_size + at["cp"]
-        return arrays
+        return {
+            "lane": at["dp"] * self.gtp_remat_num_batch_shards + at["gtp_batch"],
+            "context": at["cp"] * sequence_shards + at["gtp_seq"],
+            "weight_shard": at["gtp_batch"] * sequence_shards + at["gtp_seq"],
+            "replica": at["dp"] * self.context_parallel_size + at["cp"],
+        }
 
     def lane(self, rank: int) -> int:
         """The index of the microbatch a global rank trains on."""
@@ -259,17 +258,18 @@ class GTPParallelLayout:
         self,
         *,
         sources: Mapping[str, str] | None = None,
-        nvlink_domain_size: int = 8,
+        nvlink_domain_size: int | None = None,
         topology: Topology | None = None,
     ) -> dict[str, object]:
         """Everything as plain data: the object that ``rankloom layout --json`` prints.
 
-        The ranks stand as ``topology`` says or, without one, in NVLink domains of one size.
+        The ranks stand as ``topology`` says or, without one, in NVLink domains of one size (default 8).
         """
         from rankloom.layout.report import layout_object
-        from rankloom.layout.topology import Topology
+        from rankloom.layout.topology import DEFAULT_NVLINK_DOMAIN_SIZE, Topology
 
-        regular = topology or Topology.regular(self, nvlink_domain_size=nvlink_domain_size)
+        size = nvlink_domain_size or DEFAULT_NVLINK_DOMAIN_SIZE
+        regular = topology or Topology.regular(self, nvlink_domain_size=size)
         return layout_object(self, sources=sources or {}, topology=regular)
 
 

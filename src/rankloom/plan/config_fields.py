@@ -77,6 +77,9 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
 _EVERY_ROPE = frozenset({"rope_type", "type", "rope_theta"})
 
 
+MOST_TOLD = 20  # unknown keys
+
+
 def refuse_unknown_fields(config: Mapping[str, object], *, prefix: str = "model.config") -> None:
     """Raises UserError for keys that the family's config does not have, one a line, with the nearest known.
 
@@ -105,8 +108,10 @@ def _unknown_of_rope(rope: Mapping[str, object], *, prefix: str) -> Iterator[str
 
 
 def _unknown(keys: Iterable[str], known: frozenset[str], *, prefix: str, what: str) -> Iterator[str]:
-    for key in keys:
-        if key not in known:
-            close = [ELSEWHERE[key]] if key in ELSEWHERE else get_close_matches(key, sorted(known), n=1)
-            near = f"did you mean {close[0]}?" if close else f"its keys: {', '.join(sorted(known))}"
-            yield f"{prefix}.{key} is not a key of {what}; {near}"
+    wrong = [key for key in keys if key not in known]
+    for key in wrong[:MOST_TOLD]:
+        close = [ELSEWHERE[key]] if key in ELSEWHERE else get_close_matches(key, sorted(known), n=1)
+        near = f"did you mean {close[0]}?" if close else f"its keys: {', '.join(sorted(known))}"
+        yield f"{prefix}.{key} is not a key of {what}; {near}"
+    if len(wrong) > MOST_TOLD:
+        yield f"{len(wrong) - MOST_TOLD} more keys of {prefix} are not keys of {what}"
