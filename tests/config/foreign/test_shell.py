@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankloom.config.foreign.shell import follow
-from rankloom.config.foreign.shell_values import unknowns, without_marks
+from rankloom.config.foreign.shell_marks import unknowns, without_marks
+from rankloom.errors import UserError
 
 BASH = shutil.which("bash")
 needs_bash = pytest.mark.skipif(BASH is None, reason="there is no bash")
@@ -57,6 +58,107 @@ if [[ $A == 2 || ( $A == 1 && -n $A ) ]]; then show three; fi""",
     "dollar": """show a$ "b $" 5$""",
 }
 
+# Of what earlier releases read wrongly without a word.
+EXACT = {
+    "heredoc indented end": "TP=2\ncat <<EOF >/dev/null\n  EOF\nTP=8\nEOF\nshow $TP",
+    "heredoc tabs": "TP=2\ncat <<-EOF >/dev/null\n\tx\n\tEOF\nTP=8\nshow $TP",
+    "heredoc quoted blank": "cat <<'E F' >/dev/null\nTP=8\nE F\nshow a",
+    "subshell": "TP=2\n(TP=8; show $TP)\nshow $TP",
+    "while false": "TP=2; while [ $TP -gt 8 ]; do TP=$((TP*2)); done; show $TP",
+    "until": "TP=2; until [ $TP = 2 ]; do TP=4; done; show $TP",
+    "unset": "TP=2; unset TP; show ${TP:-1}",
+    "andor": "TP=2; false && TP=4 || TP=8; show $TP",
+    "andor2": "TP=2; true && TP=4 || TP=8; show $TP",
+    "andor3": '[ -n "$X" ] && A=1; show ${A:-none}',
+    "andor4": "TP=2; [ $TP = 2 ] && { TP=4; X=1; }; show $TP $X",
+    "declare -i": "declare -i TP; TP=4; TP+=2; show $TP",
+    "declare -i2": "declare -i TP=2*4; show $TP; TP=TP+1; show $TP",
+    "set --": 'set -- --a 1 --b; show "$@" $1 $#',
+    "set shift": 'set -- a b c; shift; show "$@" $1 $#; shift 2; show x$#',
+    "subst quotes": 'X=$(echo "a)b"); show x --c; show d',
+    "subst case": "X=$(case a in a) echo b;; esac); show d",
+    "subst comment": "X=$(echo a # it's\n); show d",
+    "default brace": 'X=${Y:-"}"}; show $X',
+    "default brace2": 'show "${Y:-"}"}" ${Y:-{}} ${Z:=\'}\'}',
+    "elem idx": "A=(1 2 3); i=2; show ${A[i]} ${A[$i]} ${A[-1]} ${A[$((i-1))]}",
+    "pipe read": "TP=2; echo 4 | read TP; show $TP",
+    "local": "TP=2; f() { local TP=8; show $TP; }; f; show $TP",
+    "func env": "TP=2; f() { show $TP; }; TP=8 f; show $TP",
+    "bang": "A=1; if ! [ $A = 1 ]; then show no; else show yes; fi",
+    "bang2": "A=1; if ! [ $A = 2 ] && [ $A = 1 ]; then show yes; fi",
+    "for exact": "TP=1; for i in 1 2 3; do TP=$((TP*2)); done; show $TP $i",
+    "for append": 'A=; for i in x y; do A+=" --f $i"; done; show $A',
+    "arith default": "show $((${X:-8}*2)) $((${X:-8} * (2+1)))",
+    "arith trunc": "show $((-7/2)) $((7/-2)) $((-7%3)) $((7%-3)) $((-8>>1))",
+    "nested subshell": "TP=1; ((TP=3); show $TP); show $TP",
+    "glob test": "M=7b; if [[ $M == 7* ]]; then show yes; else show no; fi",
+    "test lt": "if [[ 3 > 2 ]]; then show yes; else show no; fi",
+    "proc subst2": "show a > >(cat) --b c",
+    "dollar quote": "show $'a b' $\"c d\" \"e$'f'\"",
+    "blank other": 'X="a\xa0b"; show $X',
+    "function paren": "f() ( TP=9; show $TP )\nTP=1; f; show $TP",
+    "eval": "eval TP=4; show $TP",
+    "bash -c": "export TP=2; bash -c 'TP=8; show $TP'; show $TP",
+    "cond assign": "if X=5; then show $X; fi",
+    "cond train": "if show a b; then show c; fi",
+    "group redirect": "{ show a; show b; } > /dev/null; show c",
+    "declare elsewhere": "f() { declare TP=3; }; TP=2; f; show $TP",
+    "case": "case x in a|b) show 1;; x) show 2;; *) show 3;; esac",
+    "or default": ": ${TP:=4}; show $TP",
+    "or default2": "[ -z $TP ] && TP=4; show $TP",
+    "array in append": "A=(1); A+=(2 3); show ${A[@]}",
+    "array str append": "A=(1 2); A+=x; show ${A[@]}",
+    "exit": "TP=2; show $TP; exit; show no",
+    "positional fn": 'f() { shift; show "$@"; }; f a b c',
+    "return": "f() { TP=4; return; TP=8; }; f; show $TP",
+    "alias set": "set -euo pipefail; show a",
+    "export fn env": "A=1 B=$A show ${B:-none}",
+    "nested default": "show ${A:-${B:-${C:-x}}}",
+    "unset func arg": "f() { show ${1:-d}; }; f; f x",
+    "heredoc in subst": "X=$(cat <<EOF\nit's\nEOF\n)\nshow a",
+    "readonly": "readonly TP=4; show $TP",
+    "multi": "A=1; B=$A C=$B; show $B $C",
+    "escaped nl in dq": 'show "a\\\nb"',
+}
+
+# What bash computes and this reader does not: it must say so.
+UNKNOWN = {
+    "let": "TP=2; let TP=8; show $TP",
+    "let2": "TP=2; let 'TP*=2'; show $TP",
+    "arith cmd": "TP=2; ((TP*=2)); show $TP",
+    "arith inc": "TP=2; X=$((TP++)); show $TP $X",
+    "while": "TP=2; while [ $TP -lt 8 ]; do TP=$((TP*2)); done; show $TP",
+    "dq single": "show \"${Y:-'a}'}\"",
+    "assoc": "declare -A M=([tp]=2 [pp]=1); show ${M[tp]}",
+    "elem": "A=(1 2 3); A[1]=9; show ${A[@]}",
+    "read": "read -r TP <<< 4; show $TP",
+    "for break": "TP=1; for i in 1 2 3; do TP=$((TP*2)); break; done; show $TP",
+    "for c": "TP=1; for ((i=0;i<3;i++)); do TP=$((TP*2)); done; show $TP",
+    "for seq": "TP=1; for i in $(seq 3); do TP=$((TP*2)); done; show $TP",
+    "for brace": "TP=1; for i in {1..3}; do TP=$((TP*2)); done; show $TP",
+    "arith base": "show $((16#ff)) $((0x10)) $((010)) $((2**3))",
+    "arith wrap": "show $((1<<63)) $((1<<64)) $((9223372036854775807+1))",
+    "proc subst": "while read l; do X=$l; done < <(echo a); show y$X",
+    "ansi": "show $'a\\nb'",
+    "brace exp": "show {1,2} x{a,b}",
+    "printf -v": "printf -v TP %d 4; show $TP",
+    "mapfile": "mapfile -t A <<< x; show ${A[@]}",
+    "nameref": "X=1; declare -n R=X; R=5; show $X $R",
+    "let quoted": 'let "a = 5"; show $a',
+    "ifs": "IFS=,; X=1,2; show $X",
+    "ternary": "N=4; show $((N>2?1:0))",
+    "comma": "((A=1, B=2)); show $A $B",
+    "select str": "S=abcdef; show ${S:1:2} ${S^^}",
+    "indirect": "A=B; B=3; show ${!A}",
+    "while args": (
+        "TP=2; set -- --tp 4 --x\nwhile [[ $# -gt 0 ]]; do "
+        "case $1 in --tp) TP=$2; shift 2;; *) shift;; esac; done; "
+        " show $TP"
+    ),
+    "backtick": "X=`echo a b`; show $X",
+    "operators of a variable": "N=128; show ${N/8/16} ${N%8} ${#N}",
+}
+
 
 def bash(script: str) -> list[list[str]]:
     """The words of each `show` in a script, one list a call; bash has to be willing to export a function."""
@@ -85,6 +187,22 @@ def test_words_are_those_of_bash(name: str) -> None:
     if name == "and or":  # both sides of && and || are looked at
         expected = [["a"], ["b"], ["c"], ["d"]]
     assert ours(SCRIPTS[name]) == expected
+
+
+@needs_bash
+@pytest.mark.parametrize("name", EXACT)
+def test_what_changes_variables_is_followed(name: str) -> None:
+    assert ours(EXACT[name]) == bash(EXACT[name])
+
+
+@needs_bash
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_is_not_followed_is_not_known(name: str) -> None:
+    """A word that is not bash's has a mark in it."""
+    expected = [word for words in bash(UNKNOWN[name]) for word in words]
+    found = [word for words in ours(UNKNOWN[name]) for word in words]
+    assert any(unknowns(word) for word in found)
+    assert all(unknowns(word) or word in expected for word in found)
 
 
 TEXT = st.text(st.sampled_from("ab0-=._/ '\"\\$#;&|(){}[]*\t"), max_size=8)
@@ -117,6 +235,66 @@ def test_what_is_not_known_keeps_its_name() -> None:
         ("GPUS",),
     ]
     assert without_marks(words[0].text) == "$(nproc)-$HOST"
+
+
+def test_what_is_set_in_a_loop_or_by_a_command_that_may_fail_is_told() -> None:
+    script = follow("TP=2\nwhile read -r l; do TP=4; done\nmkdir x || TP=8\nshow $TP")
+    assert [(choice.line, choice.text) for choice in script.choices] == [
+        (2, "of the while loop, one round was read, and what it sets is not known after it"),
+        (
+            3,
+            "mkdir x ||: whether it holds cannot be known here; no branch was taken: TP=$(while ...) "
+            "(another branch: TP=8)",
+        ),
+    ]
+
+
+def test_a_mark_is_one_word() -> None:
+    [invocation] = follow("N=$(nvidia-smi -L | wc -l)\nshow --n $N").invocations
+    assert [without_marks(w.text) for w in invocation.words] == ["show", "--n", "$(nvidia-smi -L | wc -l)"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("# x\n" * 600_000,
+         "the script has 2,400,000 characters, and at most 1,000,000 are read; "
+         "name the training command itself"),
+        ("if true; then\n" * 3000, "the script is nested too deeply to be read"),
+        ("show " + "${a:-" * 3000, "the script is nested too deeply to be read"),
+        ("f() { f; f; f; f; f; f; f; f; f; f; }\nf\n",
+         "the script is too large to be followed; name the training command itself"),
+        ("a0=x\n" + "".join(f"a{i + 1}=$a{i}\n" for i in range(9000)),
+         "the script is too large to be followed; name the training command itself"),
+        ("((x) " * 2000, "the script is nested too deeply to be read"),
+    ],
+    ids=["large", "ifs", "defaults", "functions", "names", "brackets"],
+)  # fmt: skip
+def test_scripts_that_would_take_forever_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        follow(text)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("doubled", ["x=$x$x$x$x\n", "x=(${x[@]} ${x[@]} ${x[@]})\n"])
+def test_values_that_grow_without_end_are_not_known(doubled: str) -> None:
+    [invocation] = follow("x=(aaaa bbbb)\n" + doubled * 40 + "show ${x[@]}").invocations
+    assert all(word.text == "show" or unknowns(word.text) for word in invocation.words)
+    assert len(invocation.words) < 10
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["1<<99999999999999", "9**9**9", "1/0", "9" * 400, "-" * 100_000 + "1", "(" * 5000, "1_0 + a.b"],
+)
+def test_arithmetic_that_is_refused_is_not_known(expression: str) -> None:
+    [invocation] = follow(f"a=1\nshow $(({expression}))").invocations
+    assert unknowns(invocation.words[1].text)
+
+
+def test_a_long_script_is_read() -> None:
+    text = "echo hello world\n" * 5000 + "N=8\nshow $N"
+    assert [w.text for w in follow(text).invocations[-1].words] == ["show", "8"]
 
 
 def test_words_know_their_lines() -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
 
-from rankloom.config.findings import Finding
+from rankloom.config.findings import Finding, Severity
 from rankloom.config.foreign.flags import EXPERT_FLAGS, FLAGS, KEYS, REPLACED, Kind, name_of
-from rankloom.config.foreign.shell_values import Field, is_mark, unknowns, without_marks
+from rankloom.config.foreign.shell_marks import is_computed, is_mark, unknowns, why_unknown, without_marks
+from rankloom.config.foreign.shell_values import Field
 
 __all__ = ["Argument", "Arguments", "Given", "read_arguments", "read_given"]
 
@@ -147,6 +148,7 @@ def _value(given: Given, kind: Kind, origin: str) -> tuple[object, list[Finding]
     except ValueError:
         wanted = {"integer": "a whole number", "integers": "whole numbers", "number": "a number"}
         text = " ".join(given.texts)
+        text = text if len(text) <= 80 else f"{text[:80]}..."
         problem = f"not {text!r}" if text else "and none follows"
         what = wanted.get(kind, "one value" if kind == "text" else "given alone")
         message = f"{given.spelled} must be {what}, {problem}"
@@ -174,19 +176,14 @@ def _converted(texts: tuple[str, ...], kind: Kind) -> object:
 
 
 def _not_set(given: Given, missing: list[str], origin: str) -> Finding:
+    """A warning where the value matters: the script may be right; an error where it is empty for sure."""
     text = " ".join(map(without_marks, given.texts))
-    reasons = []
-    for name in dict.fromkeys(missing):
-        if name.startswith(("$(", "`", "${", "$((")):
-            reasons.append(f"{name} is only known when the script runs")
-        elif name.startswith("$"):
-            reasons.append(f"{name} is an argument of the script, which is not known here")
-        else:
-            reasons.append(f"{name} is not set in {origin}; set it there, for example {name}=8")
-    matters = given.name in _MATTERS
-    message = f"{given.spelled} {text}: {', and '.join(reasons)}"
+    unset = [name for name in missing if not is_computed(name) and not name.startswith("$")]
+    remedy = f"; set it there, for example {unset[-1]}=8" if unset else ""
+    severity: Severity = "note" if given.name not in _MATTERS else "error" if unset else "warning"
+    message = f"{given.spelled} {text}: {why_unknown(missing, origin)}{remedy}"
     keys = (KEYS[given.name],) if given.name in KEYS else ()
-    return Finding("error" if matters else "note", "settings", message, keys, given.where)
+    return Finding(severity, "settings", message, keys, given.where)
 
 
 def _twice(before: Argument, given: Given) -> Finding:

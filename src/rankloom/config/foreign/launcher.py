@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from rankloom.config.findings import Finding
-from rankloom.config.foreign.shell_values import Field, unknowns, without_marks
+from rankloom.config.foreign.shell_marks import unknowns, why_unknown, without_marks
+from rankloom.config.foreign.shell_values import Field
 
 __all__ = ["Launch", "batch_options", "batch_variables", "read_launch"]
 
@@ -198,14 +199,17 @@ def _mpirun(options: Mapping[str, str], origin: str) -> Launch:
 
 
 def _count(name: str, text: str, origin: str) -> tuple[int | None, list[Finding]]:
-    """The number in an option's value; None where it is not given, None and a warning where it is none."""
-    if text.isdigit() and int(text) > 0:
-        return int(text), []
+    """The number in an option's value; None where it is not given, None and a finding where it is none."""
     if not text:
         return None, []
+    if re.fullmatch(r"[-+]?[0-9]{1,18}", text):
+        if int(text) > 0:
+            return int(text), []
+        message = f"{name} must be at least 1, not {text}"
+        return None, [Finding("error", "layout", message, ("cluster.world_size",))]
     missing = unknowns(text)
-    reason = f"{' and '.join(missing)} is not set in {origin}" if missing else "that is no number"
+    reason = why_unknown(missing, origin) if missing else "that is no number"
     if text in ("gpu", "auto", "cpu"):
         reason = "that depends on the machine"
-    message = f"how many ranks there are is not known: {name} is {without_marks(text)}, and {reason}"
+    message = f"how many ranks there are is not known: {name} is {without_marks(text)[:80]}, and {reason}"
     return None, [Finding("warning", "layout", f"{message}; give --world-size", ("cluster.world_size",))]

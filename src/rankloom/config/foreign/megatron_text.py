@@ -13,7 +13,8 @@ from rankloom.config.foreign.job import ForeignJob
 from rankloom.config.foreign.launcher import Launch, batch_options, batch_variables, read_launch
 from rankloom.config.foreign.megatron import job_of
 from rankloom.config.foreign.shell import Invocation, Script, follow
-from rankloom.config.foreign.shell_values import Field, mark, without_marks
+from rankloom.config.foreign.shell_marks import mark, split_blanks, without_marks
+from rankloom.config.foreign.shell_values import Field
 
 __all__ = ["job_of_shell", "job_of_yaml", "scripts_in"]
 
@@ -105,7 +106,7 @@ def _unused(script: Script) -> _Training | None:
     """The arguments in arrays and strings of a file whose training command is elsewhere."""
     words: list[Field] = []
     for stored in script.scope.variables.values():
-        texts = [Field(part, f.line, f.names) for f in stored for part in f.text.split()]
+        texts = [Field(part, f.line, f.names) for f in stored for part in split_blanks(f.text)]
         if _count(texts) or any("nproc" in f.text for f in texts):
             words += texts
     if not _count(words):

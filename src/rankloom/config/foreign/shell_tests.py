@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from rankloom.config.foreign.shell_tree import Command, Node
-from rankloom.config.foreign.shell_values import Scope, mark, unknowns
+from rankloom.config.foreign.shell_builtins import TESTS
+from rankloom.config.foreign.shell_marks import is_computed, mark, unknowns
+from rankloom.config.foreign.shell_nodes import AndOr, Command, Group, Node
+from rankloom.config.foreign.shell_values import Scope, is_assignment
 
 __all__ = ["Truth", "truth_of"]
 
@@ -26,39 +28,49 @@ _NUMBERS: Mapping[str, Callable[[int, int], bool]] = MappingProxyType(
 
 def truth_of(condition: tuple[Node, ...], scope: Scope) -> Truth:
     """Of tests joined by && and ||. A variable that is not set counts as empty, as it does in a shell."""
-    result: bool | None = None
-    joint, unset = ";", dict[str, None]()
-    for node in condition:
-        if not isinstance(node, Command):
-            return None, tuple(unset)
-        truth, missing = _truth_of_one(node, scope)
-        unset.update(dict.fromkeys(missing))
-        if joint == "&&":
+    if not condition:
+        return None, ()
+    last = condition[-1]
+    if isinstance(last, Command):
+        truth, unset = _truth_of_one(last, scope)
+        return (not truth if last.negated and truth is not None else truth), unset
+    if isinstance(last, Group) and not last.apart:
+        return truth_of(last.body, scope)
+    if not isinstance(last, AndOr):
+        return None, ()
+    result: bool | None = True
+    missing = dict[str, None]()
+    for part in last.parts:
+        truth, names = truth_of((part.node,), scope)
+        missing.update(dict.fromkeys(names))
+        if part.joint == "&&":
             result = False if False in (result, truth) else None if None in (result, truth) else True
-        elif joint == "||":
+        elif part.joint == "||":
             result = True if True in (result, truth) else None if None in (result, truth) else False
         else:
-            result = truth if joint != "|" else None
-        joint = node.joint
-    return result, tuple(unset)
+            result = truth
+    return result, tuple(missing)
 
 
 def _truth_of_one(command: Command, scope: Scope) -> Truth:
     words = command.words
-    first = words[0].plain if words else ""
-    if first.startswith("((") or (words and words[0].pieces[0].text == "(("):
+    first = words[0].plain
+    if words[0].pieces and words[0].pieces[0].text == "((":
         value = scope.arithmetic(words[0].pieces[-1].text)
         return (None, unknowns(value.text)) if unknowns(value.text) else (value.text != "0", ())
+    if all(map(is_assignment, words)):
+        computed = any(p.kind == "unknown" for word in words for p in word.pieces)
+        return (None if computed else True), ()
     if first in ("true", ":", "false"):
         return first != "false", ()
-    if first not in ("[", "[[", "test"):
+    if first not in TESTS:
         return None, ()
     texts = [scope.joined(word).text for word in words[1:]]
     texts = texts[:-1] if texts and texts[-1] in ("]", "]]") else texts
     unset = tuple(dict.fromkeys(name for text in texts for name in unknowns(text)))
-    if any(name.startswith(("$(", "`")) for name in unset):
+    if any(map(is_computed, unset)):
         return None, unset
-    return _holds([_emptied(text) for text in texts]), unset
+    return _holds([_emptied(text) for text in texts], patterns=first == "[["), unset
 
 
 def _emptied(text: str) -> str:
@@ -67,15 +79,17 @@ def _emptied(text: str) -> str:
     return text
 
 
-def _holds(texts: list[str]) -> bool | None:
+def _holds(texts: list[str], *, patterns: bool) -> bool | None:
     for joint, combine in (("||", any), ("-o", any), ("&&", all), ("-a", all)):
         if joint in texts:
             at = texts.index(joint)
-            sides = [_holds(texts[:at]), _holds(texts[at + 1 :])]
+            sides = [_holds(side, patterns=patterns) for side in (texts[:at], texts[at + 1 :])]
             return None if None in sides else combine(bool(side) for side in sides)
     if texts and texts[0] == "!":
-        inner = _holds(texts[1:])
+        inner = _holds(texts[1:], patterns=patterns)
         return None if inner is None else not inner
+    if patterns and len(texts) == 3 and any(char in texts[2] for char in "*?["):
+        return None
     return _simple(texts)
 
 

@@ -2,65 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from rankloom.config.foreign.shell_nodes import (
+    AndOr,
+    Branch,
+    Case,
+    Clause,
+    Command,
+    Function,
+    Group,
+    Loop,
+    Node,
+    Part,
+)
+from rankloom.config.foreign.shell_spans import MARK_CLOSE, MARK_OPEN
 from rankloom.config.foreign.shell_words import Operator, Piece, Word, cut
 
-__all__ = ["Branch", "Case", "Clause", "Command", "Function", "Loop", "Node", "parse"]
+__all__ = ["parse"]
 
 
-@dataclass(frozen=True)
-class Command:
-    """One simple command, assignments in front of it included, and the operator after it: "&&", ";", ..."""
-
-    line: int
-    words: tuple[Word, ...]
-    joint: str = ""
-
-
-@dataclass(frozen=True)
-class Clause:
-    """A condition and what is done if it holds. ``text``: the condition as written; "" of an ``else``."""
-
-    condition: tuple[Node, ...]
-    text: str
-    body: tuple[Node, ...]
-
-
-@dataclass(frozen=True)
-class Branch:
-    """``if``, with its ``elif`` and ``else``."""
-
-    line: int
-    clauses: tuple[Clause, ...]
-
-
-@dataclass(frozen=True)
-class Case:
-    """``case WORD in PATTERN) ... ;; esac``. The text of a clause is its patterns: "7b|8b"."""
-
-    line: int
-    subject: Word
-    clauses: tuple[Clause, ...]
-
-
-@dataclass(frozen=True)
-class Loop:
-    """``for NAME in ...``; ``while`` and ``until`` have no name."""
-
-    line: int
-    name: str
-    items: tuple[Word, ...]
-    body: tuple[Node, ...]
-
-
-@dataclass(frozen=True)
-class Function:
-    name: str
-    body: tuple[Node, ...]
-
-
-Node = Command | Branch | Case | Loop | Function
 _SEPARATORS = frozenset({"\n", ";", "&", "&&", "||", "|"})
 
 
@@ -72,6 +33,11 @@ def parse(text: str) -> tuple[Node, ...]:
         nodes += parser.body(frozenset())
         parser.at += 1  # a closing word without its opening one
     return tuple(nodes)
+
+
+def _pattern(piece: Piece) -> str:
+    """A part of a pattern of ``case``; what is not literal text is not known."""
+    return piece.text if piece.kind == "text" else f"{MARK_OPEN}${{{piece.text}}}{MARK_CLOSE}"
 
 
 @dataclass
@@ -101,17 +67,64 @@ class _Parser:
             word = self._peek()
             if word in ends or (word in (")", "}", "fi", "done", "esac", ";;") and not ends):
                 break
-            if word in _SEPARATORS or word in ("(", ")", "{", "}", "!", "time", "then", "do"):
-                self.at += 1
-            elif word == "if":
-                nodes.append(self._if())
-            elif word == "case":
-                nodes.append(self._case())
-            elif word in ("for", "while", "until"):
-                nodes.append(self._loop(word))
-            else:
-                nodes.append(self._command())
+            start = self.at
+            if word not in _SEPARATORS and word not in (")", "}", "then", "do"):
+                nodes += [node] if (node := self._list()) is not None else []
+            self.at += self.at == start  # what fits nowhere is passed over
         return tuple(nodes)
+
+    def _list(self) -> Node | None:
+        """Pipes joined by && and ||."""
+        line, joint = self._line(), ""
+        parts: list[Part] = []
+        while self._more():
+            start = self.at
+            node = self._pipe()
+            if node is not None:
+                parts.append(Part(joint, self._source(start, self.at), node))
+            joint = self._peek()
+            if joint not in ("&&", "||"):
+                break
+            self.at += 1
+            self._skip("\n")
+        if len(parts) == 1:
+            return parts[0].node
+        return AndOr(line, tuple(parts)) if parts else None
+
+    def _pipe(self) -> Node | None:
+        """Commands joined by |, each in a shell of its own."""
+        line, negated = self._line(), False
+        nodes: list[Node] = []
+        while self._more():
+            while self._peek() in ("!", "time"):
+                negated ^= self._peek() == "!"
+                self.at += 1
+            nodes += [node] if (node := self._one()) is not None else []
+            if self._peek() != "|":
+                break
+            self.at += 1
+            self._skip("\n", "&")
+        if len(nodes) > 1:
+            return Group(line, tuple(Group(line, (node,), True) for node in nodes), True)
+        if negated and nodes:
+            (node,) = nodes
+            return replace(node, negated=True) if isinstance(node, Command) else Group(line, (node,), False)
+        return nodes[0] if nodes else None
+
+    def _one(self) -> Node | None:
+        word, line = self._peek(), self._line()
+        if word in ("(", "{"):
+            self.at += 1
+            body = self.body(frozenset({")" if word == "(" else "}"}))
+            self.at += 1
+            return Group(line, body, word == "(")
+        if word == "if":
+            return self._if()
+        if word == "case":
+            return self._case()
+        if word in ("for", "while", "until", "select"):
+            return self._loop(word)
+        return self._command()
 
     def _line(self) -> int:
         return self.tokens[min(self.at, len(self.tokens) - 1)].line
@@ -147,7 +160,7 @@ class _Parser:
             while self._more() and self._peek() not in (")", "esac"):
                 token = self.tokens[self.at]
                 if isinstance(token, Word):
-                    patterns.append("".join(p.text for p in token.pieces))
+                    patterns.append("".join(map(_pattern, token.pieces)))
                 self.at += 1
             self._skip(")")
             clauses.append(Clause((), "|".join(patterns), self.body(frozenset({";;", "esac"}))))
@@ -159,24 +172,29 @@ class _Parser:
     def _loop(self, word: str) -> Loop:
         line, name = self._line(), ""
         items: list[Word] = []
+        condition: tuple[Node, ...] = ()
         self.at += 1
-        if word == "for":
-            while self._more() and self._peek() not in ("do", "\n", ";"):
+        if word in ("for", "select"):
+            while self._more() and self._peek() not in ("do", "{", "\n", ";"):
                 token = self.tokens[self.at]
                 if isinstance(token, Word):
                     items.append(token)
                 self.at += 1
             name = items[0].plain if items else ""
+            if items and not name:  # for (( ))
+                condition = (Command(line, tuple(items)),)
             items = items[2:]
         else:
-            self.body(frozenset({"do"}))
-        self._skip("\n", ";", "do")
-        body = self.body(frozenset({"done"}))
+            condition = self.body(frozenset({"do"}))
+        self._skip("\n", ";")
+        closing = "}" if self._peek() == "{" else "done"
+        self._skip("do", "{")
+        body = self.body(frozenset({closing}))
         self.at += 1
-        return Loop(line, name, tuple(items), body)
+        return Loop(line, word, name, tuple(items), condition, body)
 
-    def _command(self) -> Node:
-        line, words = self._line(), []
+    def _command(self) -> Node | None:
+        line, words = self._line(), list[Word]()
         in_test = False
         while self._more():
             token = self.tokens[self.at]
@@ -189,10 +207,7 @@ class _Parser:
                     continue
                 if token.text == "(" and len(words) == 1:
                     return self._function(words[0].plain)
-                if token.text in _SEPARATORS or token.text in ("(", ")", ";;"):
-                    break
-                self.at += 1
-                continue
+                break
             if words and words[0].plain == "function" and len(words) == 1:
                 self.at += 1
                 return self._function(token.plain)
@@ -200,11 +215,12 @@ class _Parser:
             words.append(token)
             in_test = in_test and token.plain != "]]"
             self.at += 1
-        return Command(line, tuple(words), self._peek())
+        return Command(line, tuple(words)) if words else None
 
     def _function(self, name: str) -> Function:
-        self._skip("(", ")", "\n")
-        self._skip("{")
-        body = self.body(frozenset({"}"}))
-        self.at += 1
-        return Function(name.removesuffix("()"), body)
+        for bracket in ("(", ")"):
+            self.at += self._peek() == bracket
+        self._skip("\n")
+        body = self._one()
+        nodes = body.body if isinstance(body, Group) and not body.apart else (body,) if body else ()
+        return Function(name.removesuffix("()"), nodes)

@@ -11,16 +11,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["MARK_CLOSE", "MARK_OPEN", "Operator", "Piece", "Word", "cut"]
+from rankloom.config.foreign.shell_spans import MARK_CLOSE, MARK_OPEN, closing
+from rankloom.errors import UserError
 
-# Around the name of something that is not known, in a text that is read again: no character people type.
-MARK_OPEN, MARK_CLOSE = "\ue000", "\ue001"
+__all__ = ["Operator", "Piece", "Word", "cut", "pieces_of"]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]|[@*#?$!-]")
 _BRACE = re.compile(r"(#?)([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(\[[^\]]*\])?(.*)\Z", re.DOTALL)
 _DEFAULTS = (":-", ":=", ":+", ":?", "-", "=", "+", "?")
-_OPERATORS = ("<<<", "<<-", "&>>", ";;", "&&", "||", "<<", ">>", "&>", ">&", "<&", ";", "&", "|", "<", ">")
+_OPERATORS = (
+    "<<<",
+    "<<-",
+    "&>>",
+    ";;",
+    "&&",
+    "||",
+    "<<",
+    ">>",
+    "&>",
+    ">&",
+    "<&",
+    ";",
+    "&",
+    "|",
+    "<",
+    ">",
+    "(",
+    ")",
+)
 _ARRAY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=\Z")
+_RUN = re.compile(rf"[^\s'\"\\$`;|&<>(){{}}{MARK_OPEN}]+")  # characters that stand for themselves
+_BETWEEN = re.compile(r"(?:[ \t\r]+|\\\n|#[^\n]*)*")  # words: blanks, continued lines, comments
+_QUOTED_RUN = re.compile(rf"[^\"\\$`{MARK_OPEN}]+")
 
 
 @dataclass(frozen=True)
@@ -71,32 +93,47 @@ def cut(text: str) -> list[Word | Operator]:
 class _Cutter:
     text: str
     at: int = 0
-    heredocs: list[str] = field(default_factory=list)
+    heredocs: list[tuple[str, bool]] = field(default_factory=list)  # end, whether tabs in front of it count
+    counted: tuple[int, int] = (0, 1)  # a place, and its line
+    looked: int = 0  # characters looked through for closing brackets
 
     def _line(self) -> int:
-        return self.text.count("\n", 0, self.at) + 1
+        at, line = self.counted
+        self.counted = (self.at, line + self.text.count("\n", at, self.at))
+        return self.counted[1]
 
     def _starts(self, *texts: str) -> str:
         return next((t for t in texts if self.text.startswith(t, self.at)), "")
 
+    def _closing(self, at: int, close: str, *, quoted: bool = False) -> int:
+        """``closing``, within bounds: brackets that are opened over and over would take forever."""
+        end = closing(self.text, at, close, quoted=quoted)
+        self.looked += end - at
+        if self.looked > 20 * len(self.text) + 10_000:
+            raise UserError("the script nests too many brackets to be read; name the training command itself")
+        return end
+
     def tokens(self) -> Iterator[Word | Operator]:
-        drop_next = False
+        drop_next, in_test = False, False
         while True:
             token = self._token()
             if token is None:
                 return
             if isinstance(token, Word):
+                in_test = (in_test or token.plain == "[[") and token.plain != "]]"
                 descriptor = token.plain.isdigit() and self._starts("<", ">")  # the 2 of 2>&1
-                if not drop_next and not descriptor:
+                if not drop_next and (in_test or not descriptor):
                     yield token
                 drop_next = False
                 continue
-            if token.text in ("<<", "<<-"):
-                self._heredoc()
+            if in_test and token.text != "\n":
+                yield token
+            elif token.text in ("<<", "<<-"):
+                self._heredoc(tabs=token.text == "<<-")
             elif "<" in token.text or token.text in (">", ">>", "&>", "&>>", ">&"):
                 drop_next = True  # the file of a redirection
             else:
-                drop_next = False
+                drop_next = in_test = False
                 yield token
 
     def _token(self) -> Word | Operator | None:
@@ -108,40 +145,40 @@ class _Cutter:
             self.at += 1
             self._skip_heredocs()
             return Operator("\n", line, start)
-        if self._starts("(("):
-            end = self.text.find("))", self.at)
-            end = len(self.text) if end < 0 else end
-            inner, self.at = self.text[self.at + 2 : end], end + 2
-            piece = Piece("arithmetic", inner, quoted=True)
-            return Word((Piece("text", "((", False), piece), line, start, self.at)
-        operator = self._starts(*_OPERATORS, "(", ")")
+        if self._starts("((") and (arithmetic := self._arithmetic(line)):
+            return arithmetic
+        if self._starts("<(", ">("):  # a file that a command writes or reads
+            self.at = self._closing(self.at + 2, ")") + 1
+            return Word((Piece("unknown", self.text[start : self.at], True),), line, start, self.at)
+        operator = self._starts(*_OPERATORS) if self.text[self.at] in ";&|<>()" else ""
         if operator:
             self.at += len(operator)
             return Operator(operator, line, start)
         return self._word(line)
 
-    def _skip_blanks(self) -> None:
-        while self.at < len(self.text):
-            if self._starts("\\\n"):
-                self.at += 2
-            elif self.text[self.at] in " \t\r":
-                self.at += 1
-            elif self.text[self.at] == "#":
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
-            else:
-                return
+    def _arithmetic(self, line: int) -> Word | None:
+        """``(( ... ))``; None where it is a subshell in a subshell."""
+        start, end = self.at, self._closing(self.at + 2, ")")
+        if not self.text.startswith("))", end):
+            return None
+        self.at = end + 2
+        piece = Piece("arithmetic", self.text[start + 2 : end], quoted=True)
+        return Word((Piece("text", "((", False), piece), line, start, self.at)
 
-    def _heredoc(self) -> None:
+    def _skip_blanks(self) -> None:
+        match = _BETWEEN.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+
+    def _heredoc(self, *, tabs: bool) -> None:
         self._skip_blanks()
-        match = re.compile(r"['\"]?([A-Za-z0-9_]+)['\"]?").match(self.text, self.at)
-        if match:
-            self.at = match.end()
-            self.heredocs.append(match[1])
+        word = self._word(0)
+        if word.pieces:
+            self.heredocs.append(("".join(p.text for p in word.pieces), tabs))
 
     def _skip_heredocs(self) -> None:
-        for end in self.heredocs:
-            match = re.compile(rf"^[ \t]*{end}[ \t]*$", re.MULTILINE).search(self.text, self.at)
+        for end, tabs in self.heredocs:
+            lines = re.compile(rf"^{chr(9) + '*' if tabs else ''}{re.escape(end)}$", re.MULTILINE)
+            match = lines.search(self.text, self.at)
             self.at = match.end() if match else len(self.text)
         self.heredocs.clear()
 
@@ -176,9 +213,16 @@ class _Cutter:
     def _pieces(self, *, quoted: bool) -> Iterator[Piece]:
         """The piece at this place; between double quotes, several."""
         char = self.text[self.at]
-        if char == "$" and self._starts("$'"):
+        if run := (_QUOTED_RUN if quoted else _RUN).match(self.text, self.at):
+            yield Piece("text", run[0], quoted)
+            self.at = run.end()
+        elif not quoted and self._starts("$'"):
             self.at += 1
-            yield from self._pieces(quoted=quoted)
+            text = self._until("'")
+            yield Piece("unknown" if "\\" in text else "text", f"$'{text}'" if "\\" in text else text, True)
+        elif not quoted and self._starts('$"'):
+            self.at += 1
+            yield from self._double_quoted()
         elif char == "'" and not quoted:
             yield Piece("text", self._until("'"), quoted=True)
         elif char == '"' and not quoted:
@@ -218,14 +262,17 @@ class _Cutter:
     def _dollar(self, *, quoted: bool) -> Piece:
         start = self.at
         if self._starts("$(("):
-            inner = self._balanced(3, "(", ")")
-            self.at += 1
-            return Piece("arithmetic", inner, quoted)
+            end = self._closing(start + 3, ")")
+            if self.text.startswith("))", end):
+                self.at = end + 2
+                return Piece("arithmetic", self.text[start + 3 : end], quoted)
         if self._starts("$("):
-            self._balanced(2, "(", ")")
+            self.at = self._closing(start + 2, ")") + 1
             return Piece("unknown", self.text[start : self.at], quoted)
         if self._starts("${"):
-            return _braced(self._balanced(2, "{", "}"), quoted=quoted)
+            end = self._closing(start + 2, "}", quoted=quoted)
+            self.at = end + 1
+            return _braced(self.text[start + 2 : end], quoted=quoted)
         match = _NAME.match(self.text, self.at + 1)
         if not match:
             self.at += 1
@@ -233,36 +280,27 @@ class _Cutter:
         self.at = match.end()
         return Piece("variable", match[0], quoted)
 
-    def _balanced(self, skip: int, opening: str, closing: str) -> str:
-        """The text up to the bracket that closes the one just before; ``skip``: characters of the opening."""
-        self.at += skip
-        start, depth = self.at, 1
-        while self.at < len(self.text):
-            depth += {opening: 1, closing: -1}.get(self.text[self.at], 0)
-            self.at += 1
-            if depth == 0:
-                break
-        return self.text[start : self.at - 1]
-
 
 def _braced(inner: str, *, quoted: bool) -> Piece:
     match = _BRACE.match(inner)
-    if not match:
+    if not match or (quoted and inner.count("'") % 2):
         return Piece("unknown", f"${{{inner}}}", quoted)
     count, name, index, rest = match[1], match[2], (match[3] or "")[1:-1], match[4]
+    operator = next((o for o in _DEFAULTS if rest.startswith(o)), "")
+    if rest and (count or not operator):  # ${NAME%/*} and its like
+        return Piece("unknown", f"${{{inner}}}", quoted)
     if count:
         return Piece("variable", name, quoted, operator="#", index=index)
-    operator = next((o for o in _DEFAULTS if rest.startswith(o)), "")
-    if rest and not operator:  # ${NAME%/*} and its like
-        return Piece("unknown", f"${{{inner}}}", quoted)
-    default = tuple(_word_pieces(rest[len(operator) :], quoted=quoted))
+    default = pieces_of(rest[len(operator) :], quoted=quoted)
     return Piece("variable", name, quoted, operator, default, index)
 
 
-def _word_pieces(text: str, *, quoted: bool) -> Iterator[Piece]:
-    cutter = _Cutter(text)
+def pieces_of(text: str, *, quoted: bool) -> tuple[Piece, ...]:
+    """The pieces of a text inside a word: a default of a variable, an expression."""
+    cutter, pieces = _Cutter(text), list[Piece]()
     while cutter.at < len(text):
         if quoted and text[cutter.at] == '"':
-            yield from cutter._double_quoted()
+            pieces += cutter._double_quoted()
         else:
-            yield from cutter._pieces(quoted=quoted)
+            pieces += cutter._pieces(quoted=quoted)
+    return tuple(pieces)
