@@ -104,11 +104,10 @@ class Browser:
         return self._send(method, session=self._session, **params)
 
     def _middle(self, selector: str) -> tuple[float, float]:
-        found = json.dumps(selector)
-        x, y = self.run(
-            f"(() => {{ const e = document.querySelector({found}); e.scrollIntoView({{block: 'center'}});"
-            " const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
-        )
+        """Scroll to an element: where its middle is. The pointer waits in the margin meanwhile, for what
+        scrolls by under a pointer is pointed at."""
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+        x, y = self.run(f"({_MIDDLE})({json.dumps(selector)})")
         return x, y
 
     def _send(self, method: str, *, session: str | None = None, **params: object) -> dict[str, Any]:
@@ -174,6 +173,15 @@ def browser() -> Iterator[Browser]:
             _end(process)
 
 
+_MIDDLE = """
+async (selector) => {
+  const element = document.querySelector(selector);
+  element.scrollIntoView({ block: "center" });
+  await new Promise(requestAnimationFrame);
+  const { x, y, width, height } = element.getBoundingClientRect();
+  return [x + width / 2, y + height / 2];
+}
+"""
 # Chromium reads commands from descriptor 3 and answers on 4.
 _LAUNCH = (
     "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4);"

@@ -594,6 +594,13 @@ def test_two_jobs_light_their_own_groups(tab: Browser, folder: Path) -> None:
     tab.click('.panel [data-job="1"] .chip[data-kind="lane"]')
     tab.point("h1")
     assert tab.run(f"({lit_of})('0')") == {}
+    marks_of_a = "[...document.querySelectorAll('.map[data-job=\"0\"] .marks')]"
+    visible = f"{marks_of_a}.filter((each) => each.checkVisibility())"
+    for name, words in (("lane", "same rows, other tokens"), ("weight_shard", "gathers weights with it")):
+        tab.click(f'#ranks [data-colouring="{name}"]')
+        marks = tab.run(f"{visible}.map((each) => each.innerText)")
+        assert len(marks) == 1
+        assert marks[0].startswith(words)
     quiet(tab)
 
 

@@ -8,6 +8,7 @@ const viewOf = (name) => (["lane", "context"].includes(name) ? "tokens" : "weigh
 class PairMap extends RankMap {
   colourBy(name) {
     this.view = viewOf(name);
+    this.root.dataset.view = this.view;
     super.colourBy(name);
     this.markChanged((rank) => this.differs(rank));
   }
