@@ -298,7 +298,9 @@ class Checkpointer:
             config=self._config,
             files=files,
             tensors=self._tensors(flight.num_updates),
-            rank_state={rank: told["rank_state"] for rank, told in done.items() if told["rank_state"]},
+            rank_state={
+                rank: told["rank_state"] for rank, told in done.items() if told["rank_state"] is not None
+            },
             random={rank: told["random"] for rank, told in done.items()},
             rankloom_version=__version__,
             **flight.manifest,
