@@ -179,7 +179,8 @@ def test_what_is_no_run_of_weights_and_biases(value: object) -> None:
         (
             [2**29, 2**30, 7],
             "train.rampup_batch_size [536870912, 1073741824, 7]: train.global_batch_size 2147483644 - "
-            "536870912 = 1610612732 is not a multiple of the increment 1073741824; try 805306366 or 1610612732",
+            "536870912 = 1610612732 is not a multiple of the increment 1073741824; "
+            "try 805306366 or 1610612732",
         ),
         (
             [4, 4, 7],

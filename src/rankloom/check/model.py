@@ -9,7 +9,6 @@ from pathlib import Path
 
 from rankloom.config.examine import Examined
 from rankloom.config.findings import Finding
-from rankloom.config.schema import ModelSection
 from rankloom.errors import UserError
 from rankloom.layout.arithmetic import nearest
 from rankloom.plan import ModelPlan, ModelSpec, refuse_unknown_fields
@@ -105,8 +104,3 @@ def model_config_place(examined: Examined, message: str, *, file: str = "") -> s
     words = dict.fromkeys(re.findall(r"\w+", message.partition(";")[0]))  # after it comes what to try
     keys = [f"model.config.{word}" for word in words if f"model.config.{word}" in examined.sources]
     return examined.where(*keys) or examined.where("model.config")
-
-
-def model_section(examined: Examined) -> ModelSection:
-    """The model section; an empty one where it did not validate."""
-    return examined.get(ModelSection) or ModelSection()

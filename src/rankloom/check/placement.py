@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankloom.config.derive import fill_cluster
 from rankloom.config.examine import Examined
 from rankloom.config.findings import Finding
 from rankloom.config.schema import ClusterSection
 from rankloom.layout import GTPParallelLayout, Topology
-from rankloom.layout.topology import DEFAULT_NVLINK_DOMAIN_SIZE, UNKNOWN
+from rankloom.layout.topology import UNKNOWN
 from rankloom.layout.words import stretches_text
 from rankloom.plan.alternatives import HEAVY, alternatives
 from rankloom.plan.job import Job
@@ -39,11 +40,9 @@ def topology_of(examined: Examined, layout: GTPParallelLayout) -> Topology:
     cluster = examined.get(ClusterSection) or ClusterSection()
     if cluster.nvlink_domains is not None:
         return Topology.listed(layout, cluster.nvlink_domains, gpus_per_node=cluster.gpus_per_node)
-    return Topology.regular(
-        layout,
-        nvlink_domain_size=cluster.nvlink_domain_size or DEFAULT_NVLINK_DOMAIN_SIZE,
-        gpus_per_node=cluster.gpus_per_node,
-    )
+    size = fill_cluster(cluster).nvlink_domain_size
+    assert size is not None
+    return Topology.regular(layout, nvlink_domain_size=size, gpus_per_node=cluster.gpus_per_node)
 
 
 def look_at_placement(job: Job, examined: Examined) -> Placement:

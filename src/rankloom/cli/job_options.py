@@ -19,24 +19,13 @@ from rankloom.cli.layout_spellings import translate
 from rankloom.config.examine import Examined, examine
 from rankloom.config.overlay import COMMAND_LINE
 from rankloom.errors import UserError
-from rankloom.layout.provenance import dotted
+from rankloom.layout.arithmetic import LAYOUT_SETTINGS
+from rankloom.layout.provenance import CLUSTER_SETTINGS, dotted
 
 __all__ = ["PROGRAMS", "SETTINGS", "JobOptions", "read_job", "with_job_options"]
 
 PROGRAMS = ("rankloom", "megatron", "nemo-rl")
-SETTINGS = (
-    "world_size",
-    "gpus_per_node",
-    "nvlink_domain_size",
-    "nvlink_domains",
-    "tensor_model_parallel_size",
-    "sequence_parallel",
-    "tensor_parallel_num_weight_shards",
-    "tensor_parallel_num_sequence_shards",
-    "context_parallel_size",
-    "pipeline_model_parallel_size",
-    "rank_order",
-)
+SETTINGS = tuple(dict.fromkeys((*LAYOUT_SETTINGS, *CLUSTER_SETTINGS)))
 
 
 @dataclass(frozen=True)

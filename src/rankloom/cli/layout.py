@@ -11,19 +11,10 @@ from rankloom.check.look import look_at
 from rankloom.cli.job_options import JobOptions, read_job, with_job_options
 from rankloom.cli.overrides import parse_overrides
 from rankloom.config.findings import Finding
+from rankloom.layout.arithmetic import LAYOUT_SETTINGS
 from rankloom.layout.provenance import dotted
 
-SHOWN = (
-    "world_size",
-    "nvlink_domain_size",
-    "tensor_model_parallel_size",
-    "sequence_parallel",
-    "tensor_parallel_num_weight_shards",
-    "tensor_parallel_num_sequence_shards",
-    "context_parallel_size",
-    "pipeline_model_parallel_size",
-    "rank_order",
-)
+SHOWN = (*LAYOUT_SETTINGS, "nvlink_domain_size")
 
 
 def _command(

@@ -6,20 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rankloom.layout import GTPParallelLayout
+from rankloom.layout.arithmetic import LAYOUT_SETTINGS
 from rankloom.layout.provenance import dotted
 
-__all__ = ["SETTINGS", "SettingRow", "SizeRow", "setting_rows", "size_rows"]
-
-SETTINGS = (
-    "world_size",
-    "tensor_model_parallel_size",
-    "sequence_parallel",
-    "tensor_parallel_num_weight_shards",
-    "tensor_parallel_num_sequence_shards",
-    "context_parallel_size",
-    "pipeline_model_parallel_size",
-    "rank_order",
-)
+__all__ = ["SettingRow", "SizeRow", "setting_rows", "size_rows"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +48,7 @@ def setting_rows(
             value=_plain(getattr(layout, name)),
             source=sources.get(dotted(name), ""),
         )
-        for name in SETTINGS
+        for name in LAYOUT_SETTINGS
     )
 
 

@@ -102,8 +102,8 @@ def ranks_table(layout: GTPParallelLayout, *, topology: Topology) -> Table:
 def print_ranks(layout: GTPParallelLayout, *, topology: Topology, console: Console) -> None:
     """The table of the ranks, with a caption that says how many are left out."""
     cut = layout.world_size > MAX_RANKS
-    caption = f"the first {MAX_RANKS} of {layout.world_size} ranks; rankloom layout --json prints all" if cut else ""
-    print_table(console, "Ranks", ranks_table(layout, topology=topology), caption=caption)
+    shown = f"the first {MAX_RANKS} of {layout.world_size} ranks; rankloom layout --json prints all"
+    print_table(console, "Ranks", ranks_table(layout, topology=topology), caption=shown * cut)
 
 
 def _some_groups(groups: IntArray, *, width: int) -> str:

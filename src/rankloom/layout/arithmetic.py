@@ -60,6 +60,10 @@ class Settings:
         )
 
 
+# Everything that a layout is made from, as it is written in settings.
+LAYOUT_SETTINGS = (*Settings.__dataclass_fields__, "rank_order")
+
+
 @dataclass(frozen=True)
 class Problem:
     """One equation that fails: its text, the settings in it, and how to find values for some of them."""

@@ -20,6 +20,7 @@ from rankloom.config import ResolvedConfig
 from rankloom.config.energon import ENERGON
 from rankloom.config.examine import Examined
 from rankloom.config.rampup import BatchSizes
+from rankloom.config.values import ELEMENT_BYTES
 from rankloom.data import GlobalStream
 from rankloom.data.energon import require_energon
 from rankloom.data.prepare import PreparedData, RunData, prepare
@@ -256,6 +257,6 @@ def step_shape(resolved: ResolvedConfig, *, num_microbatches: int | None = None)
         micro_batch_size=resolved.train.micro_batch_size,
         num_microbatches=num_microbatches or resolved.batch.num_microbatches,
         sequence_length=resolved.data.max_seq_length,
-        element_size=2 if resolved.model.dtype == "bfloat16" else 4,
+        element_size=ELEMENT_BYTES[resolved.model.dtype],
         gradient_checkpointing=resolved.train.gradient_checkpointing,
     )
