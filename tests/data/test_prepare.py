@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rankloom.config import resolve
-from rankloom.data import IGNORE, LaneLoader, prepare
-from rankloom.data.prepare import PreparedData, prepare_data
+from rankloom.data import IGNORE, LaneLoader
+from rankloom.data.prepare import PreparedData, prepare, prepare_data
 from rankloom.data.tokenizer import train_tokenizer
 from rankloom.errors import UserError
 from tests.data.chats import chats
