@@ -52,7 +52,7 @@ def test_gtp_remat_cuts_no_heads(tmp_path: Path) -> None:
 def test_heads_are_looked_at_where_the_layout_is_impossible_too() -> None:
     report = look(trained(8, parallel={TP: 3}), files=False)
     assert [(f.topic, f.message.split("; ")[0]) for f in told(report, severity="error")] == [
-        ("layout", "world_size 8 is not a multiple of 3 = tensor_parallel_num_weight_shards 3 x "
+        ("layout", "world_size 8 is not a multiple of 3 = tensor_model_parallel_size 3 x "
          "context_parallel_size 1 x pipeline_model_parallel_size 1"),
         ("model", f"{TP} 3 does not divide num_attention_heads 4 and num_key_value_heads 2 of the model"),
     ]  # fmt: skip

@@ -219,3 +219,11 @@ def test_calls() -> None:
     assert "8 of 24 ranks" in reaching.message
     assert [f.where for f in found if f is not reaching] == ["--call", "--call"]
     assert len(report.reaches) == 1
+
+
+@pytest.mark.parametrize(
+    "listed", ["0-1000000000000;2", ",".join(["0-1000000"] * 2000), "5-99999999999999999999"]
+)
+def test_lists_of_more_ranks_than_there_may_be_are_refused_at_once(listed: str) -> None:
+    (error,) = told(report_on(8, nvlink_domains=listed), severity="error")
+    assert error.message.startswith("cluster.nvlink_domains must be a list with the ranks of each domain")
