@@ -13,12 +13,19 @@ from rankloom.config.findings import Finding
 from rankloom.config.foreign.job import ForeignJob
 from rankloom.config.overlay import Overlay
 from rankloom.config.resolved import ResolvedConfig
-from rankloom.config.schema import SECTIONS, ClusterSection, Section
+from rankloom.config.schema import SECTIONS, ClusterSection, ParallelSection, Section
 from rankloom.layout import GTPParallelLayout
 
 __all__ = ["OWN_PROGRAM", "Examined", "Place", "examine", "examine_layers"]
 
 OWN_PROGRAM = "rankloom"
+_TOPICS: Mapping[str, str] = {
+    "cluster.world_size": "layout",
+    **{f"parallel.{name}": "layout" for name in ParallelSection.model_fields},
+    "train.global_batch_size": "batch",
+    "train.micro_batch_size": "batch",
+    "data.max_seq_length": "sequence",
+}
 AnySection = TypeVar("AnySection", bound=Section)
 
 
@@ -129,8 +136,12 @@ def examine_layers(
     origin: str,
     foreign: ForeignJob | None = None,
     flags: Iterable[str] = (),
+    unknown: Iterable[str] = (),
 ) -> Examined:
-    """``examine``, for the settings of ``foreign`` where that is given."""
+    """``examine``, for the settings of ``foreign`` where that is given.
+
+    ``unknown``: keys that the job sets to what nobody knows. Nothing is computed from their defaults.
+    """
     layers = [mapping, cli or {}, defaults or {}]
     trains = any(str(key).split(".")[0] == "train" for layer in layers for key in layer)
     names = [name for name in SECTIONS if name != "train" or trains]
@@ -138,6 +149,9 @@ def examine_layers(
     draft = Draft.of(
         mapping, cli=cli, defaults=defaults, origin=origin, names=names, spelled=spelled, flags=flags
     )
+    lost = [key for key in unknown if draft.overlay.values.get(key) is None]
+    draft.refused.update(lost)
+    draft.findings = [f for f in draft.findings if not f.keys or not set(lost).issuperset(f.keys)]
     cluster = draft.get(ClusterSection)
     worldless = cluster is not None and cluster.world_size is None and draft.sound("cluster.world_size")
     layout = None if worldless else draft.layout()
@@ -152,15 +166,15 @@ def examine_layers(
         layout=layout,
         batch=batch,
         findings=tuple(draft.findings),
-        missing=tuple(_missing(worldless=worldless, trains=trains)),
+        missing=tuple(_missing(worldless=worldless, trains=trains, unknown=lost)),
         refused=frozenset(draft.refused),
         foreign=foreign,
     )
 
 
-def _missing(*, worldless: bool, trains: bool) -> list[str]:
+def _missing(*, worldless: bool, trains: bool, unknown: Iterable[str]) -> list[str]:
     """What was not given and would be needed to look further."""
-    missing = []
+    missing = [f"{_TOPICS[key]}: {key} is not known" for key in unknown if key in _TOPICS]
     if worldless:
         missing.append("layout: the number of ranks is not said; give --world-size")
     if not trains:

@@ -16,7 +16,8 @@ from rankloom.layout import RANK_ORDERS
 __all__ = ["examine_foreign"]
 
 SEQUENCE_MULTIPLE = "data.sequence_multiple"
-EVAL_BATCH, EVAL_MICRO, MICRO = (
+GLOBAL, EVAL_BATCH, EVAL_MICRO, MICRO = (
+    "train.global_batch_size",
     "train.eval_batch_size",
     "train.eval_micro_batch_size",
     "train.micro_batch_size",
@@ -31,14 +32,26 @@ def examine_foreign(
     ``flags``: those of them that were given as flags of their own.
     """
     said, own = _layers(foreign)
-    examined = examine_layers(
-        said, cli=cli, defaults=own, origin=foreign.origin, foreign=foreign, flags=flags
-    )
-    if (batch := _own_batch(foreign, examined)) is not None:
-        own["train.global_batch_size"] = batch
-        examined = examine_layers(
-            said, cli=cli, defaults=own, origin=foreign.origin, foreign=foreign, flags=flags
+    unknown = sorted(foreign.unknown)
+
+    def look() -> Examined:
+        return examine_layers(
+            said,
+            cli=cli,
+            defaults=own,
+            origin=foreign.origin,
+            foreign=foreign,
+            flags=flags,
+            unknown=unknown,
         )
+
+    examined = look()
+    if _fills_batch(foreign, examined):
+        if (batch := _own_batch(examined)) is not None:
+            own[GLOBAL] = batch
+        else:  # nobody knows how many lanes there are
+            unknown.append(GLOBAL)
+        examined = look()
     settled = set(cli or {})  # what is wrong with a setting is gone where the user sets it
     findings = [
         *examined.findings,
@@ -75,13 +88,23 @@ def _layers(foreign: ForeignJob) -> tuple[dict[str, object], dict[str, object]]:
     return dict(said), own
 
 
-def _own_batch(foreign: ForeignJob, examined: Examined) -> int | None:
-    """The global batch of a Megatron-LM job that does not say one: a microbatch for every lane."""
+def _fills_batch(foreign: ForeignJob, examined: Examined) -> bool:
+    """Whether it is a Megatron-LM job that trains and says no global batch."""
     said = examined.overlay.values
-    micro, layout = said.get(MICRO), examined.layout
-    if foreign.program != "megatron" or "train.global_batch_size" in said or layout is None:
+    return (
+        foreign.program == "megatron"
+        and GLOBAL not in said
+        and GLOBAL not in foreign.unknown
+        and any(key.startswith("train.") for key in said)
+    )
+
+
+def _own_batch(examined: Examined) -> int | None:
+    """The global batch that Megatron-LM takes then: a microbatch for every lane."""
+    micro, layout = examined.overlay.values.get(MICRO), examined.layout
+    if layout is None or not isinstance(micro, int) or micro < 1:
         return None
-    return micro * layout.batch_parallel_size if isinstance(micro, int) and micro > 0 else None
+    return micro * layout.batch_parallel_size
 
 
 def _other_order(examined: Examined) -> list[Finding]:

@@ -170,7 +170,8 @@ def test_the_model_is_read_where_it_is_a_folder(tmp_path: Path) -> None:
         ({"policy__train_micro_batch_size": "${policy.nowhere}"},
          "policy.train_micro_batch_size is not known: there is no policy.nowhere"),
         ({"policy__train_micro_batch_size": "${policy.train_micro_batch_size}"},
-         "policy.train_micro_batch_size is not known: policy.train_micro_batch_size refers to itself"),
+         "policy.train_micro_batch_size is not known: policy.train_micro_batch_size refers to itself, "
+         "or is nested too deeply"),
         ({"cluster__num_nodes": "${oc.env:NODES}"},
          "cluster.num_nodes is not known: the environment variable NODES is not known here"),
         ({"policy__train_micro_batch_size": "many"},

@@ -63,11 +63,15 @@ class Arguments:
 
     def text(self, name: str) -> str:
         value = self.known[name].value if name in self.known else None
-        return value if isinstance(value, str) else ""
+        return without_marks(value) if isinstance(value, str) else ""
 
     def integers(self, name: str) -> tuple[int, ...]:
         value = self.known[name].value if name in self.known else None
         return value if isinstance(value, tuple) and all(isinstance(v, int) for v in value) else ()
+
+    def unknown(self, *names: str) -> list[str]:
+        """Those that are given and not known."""
+        return [name for name in names if name in self.known and self.known[name].value is None]
 
     def spell(self, name: str) -> str:
         """The argument's name as this job has it; as Megatron-LM has it where it is not given."""

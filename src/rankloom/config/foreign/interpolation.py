@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import yaml
+
+from rankloom.config.yaml_file import read_value
 
 __all__ = ["MISSING", "Settings", "Unresolved"]
 
 MISSING = "???"
 _DEEPEST = 32
+_MOST_REFERENCES = 10_000  # followed for one value: they may double with every step
 
 
 def _divided(a: float, b: float) -> float:
@@ -34,6 +37,7 @@ class Settings:
     """Values of a nested mapping by dotted path."""
 
     root: Mapping[str, object]
+    followed: list[None] = field(default_factory=list)  # references, for the value that is asked for
 
     def has(self, path: str) -> bool:
         """Whether the path is there, whatever its value."""
@@ -50,6 +54,7 @@ class Settings:
             value = self._raw(parts)
         except Unresolved:
             return None
+        self.followed.clear()
         return self._filled(value, parts, 0)
 
     def _raw(self, parts: Sequence[str], depth: int = 0) -> object:
@@ -72,7 +77,7 @@ class Settings:
         if value == MISSING:
             raise Unresolved(f"{'.'.join(at)} is {MISSING}, a value that has to be filled in")
         if depth > _DEEPEST:
-            raise Unresolved(f"{'.'.join(at)} refers to itself")
+            raise Unresolved(f"{'.'.join(at)} refers to itself, or is nested too deeply")
         if "${" not in value:
             return value
         pieces = _pieces(value)
@@ -82,6 +87,9 @@ class Settings:
 
     def _reference(self, inner: str, at: Sequence[str], depth: int) -> object:
         """What ``${inner}`` at a path stands for."""
+        self.followed.append(None)
+        if len(self.followed) > _MOST_REFERENCES:
+            raise Unresolved("it refers to too many other values")
         name, colon, rest = inner.partition(":")
         if colon and "${" not in name:
             return self._resolved(name.strip(), _arguments(rest), at, depth)
@@ -94,20 +102,32 @@ class Settings:
     def _resolved(self, name: str, texts: Sequence[str], at: Sequence[str], depth: int) -> object:
         if name == "oc.env":
             if len(texts) > 1:
-                return yaml.safe_load(texts[1])
+                return _as_yaml(texts[1])
             raise Unresolved(f"the environment variable {texts[0]} is not known here")
         values = [self._argument(text, at, depth + 1) for text in texts]
         if name not in _RESOLVERS:
             raise Unresolved(f"${{{name}:...}} is no function that is known here")
-        numbers = [v for v in values if isinstance(v, int | float)]
+        call = f"${{{name}:{','.join(texts)}}}"
+        numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+        if len(numbers) < len(values):
+            raise Unresolved(f"{call} takes numbers, not {', '.join(map(str, values))}")
         try:
             return _RESOLVERS[name](*numbers)
-        except (TypeError, ZeroDivisionError):
-            raise Unresolved(f"${{{name}:{','.join(texts)}}} of {', '.join(map(str, values))}") from None
+        except ZeroDivisionError:
+            raise Unresolved(f"{call} divides by 0") from None
+        except (TypeError, ValueError, OverflowError):
+            raise Unresolved(f"{call} has no value") from None
 
     def _argument(self, text: str, at: Sequence[str], depth: int) -> object:
         value = self._filled(text, at, depth)
-        return yaml.safe_load(value) if isinstance(value, str) else value
+        return _as_yaml(value) if isinstance(value, str) else value
+
+
+def _as_yaml(text: str) -> object:
+    try:
+        return read_value(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise Unresolved(f"{text[:80]!r} is not valid YAML") from None
 
 
 def _pieces(text: str) -> list[tuple[str, bool]]:
@@ -119,6 +139,8 @@ def _pieces(text: str) -> list[tuple[str, bool]]:
         while end < len(text) and depth:
             depth += {"{": 1, "}": -1}.get(text[end], 0)
             end += 1
+        if depth:
+            raise Unresolved(f"{text[:80].strip()} has a ${{ that is not closed")
         if start > at:
             pieces.append((text[at:start], False))
         pieces.append((text[start + 2 : end - 1], True))

@@ -30,3 +30,4 @@ class ForeignJob:
     eval_batch_size: int | None = None  # rows of an evaluation batch; spelled["train.eval_batch_size"]
     eval_micro_batch_size: int | None = None
     element_size: int | None = None  # bytes of a parameter and an activation, None where it is not said
+    unknown: frozenset[str] = frozenset()  # dotted keys that the job sets, to what is not known

@@ -17,7 +17,7 @@ from rankloom.config.findings import Finding
 from rankloom.config.foreign.shell_marks import unknowns, why_unknown, without_marks
 from rankloom.config.foreign.shell_values import Field
 
-__all__ = ["Launch", "batch_options", "batch_variables", "read_launch"]
+__all__ = ["Launch", "batch_options", "batch_variables", "read_launch", "read_world_size", "without_launch"]
 
 _SHORT: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -108,6 +108,25 @@ def read_launch(words: Sequence[Field], batch: Mapping[str, str], *, origin: str
     else:
         launch = _srun(found["srun"], origin)
     return Launch(**(vars(launch) | {"read": tuple(dict.fromkeys(read))}))
+
+
+def read_world_size(spelled: str, text: str, *, origin: str) -> Launch:
+    """A number of ranks that is said as it is."""
+    world, findings = _count(spelled, text, origin)
+    return Launch(world, world_spelled=spelled, read=(f"{spelled} {text}",), findings=tuple(findings))
+
+
+def without_launch(words: Sequence[Field]) -> tuple[Field, ...]:
+    """A list of arguments without the options of torchrun among them, and their values."""
+    left: list[Field] = []
+    value_follows = False
+    for word in words:
+        head, equals, _ = word.text.partition("=")
+        ours = head.startswith("--") and head[2:].replace("_", "-") in _LONG["torchrun"]
+        if not ours and not value_follows:
+            left.append(word)
+        value_follows = ours and not equals
+    return tuple(left)
 
 
 def _options(words: Sequence[Field]) -> Iterator[tuple[str, str, str, str]]:

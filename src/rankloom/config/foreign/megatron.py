@@ -38,6 +38,7 @@ class _Draft:
     values: dict[str, object] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     spelled: dict[str, str] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
 
     def put(self, key: str, value: object, source: str, spelled: str) -> None:
         self.values[key], self.sources[key], self.spelled[key] = value, source, spelled
@@ -78,6 +79,7 @@ def job_of(
         ),
         model=model,
         element_size=2 if arguments.on("bf16") or arguments.on("fp16") else 4,
+        unknown=frozenset(draft.unknown),
     )
 
 
@@ -100,6 +102,7 @@ def _draft(arguments: Arguments, launch: Launch) -> _Draft:
             draft.put(key, DEFAULTS[name], "default", f"--{name}")
         else:
             draft.spelled[key] = arguments.spell(name)
+            draft.unknown |= {key} if arguments.has(name) else set()
     if arguments.integer("tensor-model-parallel-size") in (None, 1) and draft.values.get(TP) == 1:
         draft.values["parallel.sequence_parallel"] = False  # as Megatron-LM sets it then
     if launch.world_size is not None:
@@ -120,6 +123,8 @@ def _fold(arguments: Arguments, draft: _Draft) -> Iterator[Finding]:
         spelled = arguments.spell("tensor-parallel-num-sequence-shards")
         message = f"--{given[0]} is an older way to say {spelled}; give one of them"
         yield Finding("error", "layout", message, (Q,), where)
+    elif given and not draft.unknown.isdisjoint((TP, W, CP)):
+        draft.unknown |= {W, Q, CP}
     elif given:
         try:
             translation = _translated(given[0], draft)

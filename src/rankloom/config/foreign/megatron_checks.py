@@ -124,7 +124,7 @@ def _heads(a: Arguments) -> Iterator[Finding]:
 def _context(a: Arguments) -> Iterator[Finding]:
     cp, sizes = a.integer("context-parallel-size") or 1, a.integers("hierarchical-context-parallel-sizes")
     key, name = "parallel.context_parallel_size", "hierarchical-context-parallel-sizes"
-    if sizes and prod(sizes) != cp:
+    if sizes and prod(sizes) != cp and not a.unknown("context-parallel-size"):
         text = " x ".join(map(str, sizes))
         message = f"--{name} {text} = {prod(sizes)} is not {a.spell('context-parallel-size')} {cp}"
         yield _error(a, "layout", message, name, "context-parallel-size", key=key)

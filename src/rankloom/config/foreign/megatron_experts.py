@@ -33,10 +33,11 @@ def check_experts(arguments: Arguments, *, world_size: int | None) -> Iterator[F
         return
     spelled = {name: arguments.spell(name) for name in (*EXPERT_FLAGS, "pipeline-model-parallel-size")}
     tp, ep = (arguments.integer(f"{axis}-model-parallel-size") or 1 for axis in ("tensor", "expert"))
-    if ep > 1 and not arguments.integer("num-experts"):
+    unknown = arguments.unknown(*EXPERT_FLAGS, "tensor-model-parallel-size", "pipeline-model-parallel-size")
+    if ep > 1 and not arguments.integer("num-experts") and "num-experts" not in unknown:
         message = f"{spelled['expert-model-parallel-size']} {ep} needs --num-experts, which is not given"
         yield Finding("error", "experts", message, (), arguments.where("expert-model-parallel-size"))
-    for message in expert_problems(
+    problems = expert_problems(
         spelled,
         num_experts=arguments.integer("num-experts"),
         ep=ep,
@@ -44,7 +45,8 @@ def check_experts(arguments: Arguments, *, world_size: int | None) -> Iterator[F
         shards=arguments.integer("expert-tensor-parallel-num-weight-shards"),
         pp=arguments.integer("pipeline-model-parallel-size") or 1,
         world_size=world_size,
-    ):
+    )
+    for message in problems if not unknown else ():
         yield Finding("error", "experts", message, (), arguments.where(*given))
     if arguments.integer("num-experts") and tp > 1 and not arguments.on("sequence-parallel"):
         message = (

@@ -14,16 +14,23 @@ from rankloom.config.foreign.arguments import Arguments
 __all__ = ["model_of"]
 
 _SIZES = ("num-layers", "hidden-size", "num-attention-heads")
+_READ = (
+    *_SIZES,
+    *("ffn-hidden-size", "num-query-groups", "kv-channels", "vocab-size", "padded-vocab-size"),
+    *("make-vocab-size-divisible-by", "tensor-model-parallel-size", "max-position-embeddings"),
+    *("rotary-base", "norm-epsilon", "rotary-percent", "rope-scaling-factor", "num-experts"),
+)
 
 
 def model_of(arguments: Arguments) -> tuple[dict[str, object] | None, tuple[Finding, ...]]:
     """(config, notes): None, with a note that says why, when the arguments describe no such model."""
-    missing = [f"--{name}" for name in _SIZES if arguments.integer(name) is None]
+    missing = [f"--{name}" for name in _SIZES if not arguments.has(name)]
     if len(missing) == len(_SIZES):
         return None, (
             _note("the job says no model: --num-layers and --hidden-size are not given; --model gives one"),
         )
     reasons = [f"{name} is not given" for name in missing]
+    reasons += [f"{arguments.spell(name)} is not known" for name in arguments.unknown(*_READ)]
     reasons = reasons or list(_other_architecture(arguments))
     vocabulary, text = _vocabulary(arguments)
     if vocabulary is None and not reasons:

@@ -10,7 +10,14 @@ from rankloom.config.findings import Finding
 from rankloom.config.foreign.arguments import Arguments, Given, read_arguments, read_given
 from rankloom.config.foreign.flags import FLAGS, name_of
 from rankloom.config.foreign.job import ForeignJob
-from rankloom.config.foreign.launcher import Launch, batch_options, batch_variables, read_launch
+from rankloom.config.foreign.launcher import (
+    Launch,
+    batch_options,
+    batch_variables,
+    read_launch,
+    read_world_size,
+    without_launch,
+)
 from rankloom.config.foreign.megatron import job_of
 from rankloom.config.foreign.shell import Invocation, Script, follow
 from rankloom.config.foreign.shell_marks import mark, split_blanks, without_marks
@@ -92,7 +99,7 @@ def _trainings(script: Script) -> Iterator[tuple[Invocation, _Training]]:
         elif _count(words):
             yield invocation, _split(words)
     if first is not None and _count(loose):
-        yield first, _Training((), tuple(loose))
+        yield first, _Training(tuple(loose), without_launch(loose))
 
 
 def _split(words: tuple[Field, ...]) -> _Training:
@@ -139,10 +146,8 @@ def job_of_yaml(content: Mapping[str, object], *, origin: str, rank_order: str |
     groups = {"num-query-groups": "group-query-attention"}
     arguments = _implied(arguments, groups)
     launch = Launch()
-    if world is not None and world.texts and world.texts[0].isdigit():
-        launch = Launch(
-            int(world.texts[0]), world_spelled=world.spelled, read=(f"{world.spelled} {world.texts[0]}",)
-        )
+    if world is not None and world.texts:
+        launch = read_world_size(world.spelled, world.texts[0], origin=origin)
     return job_of(arguments, launch, origin=origin, rank_order=rank_order)
 
 

@@ -87,6 +87,7 @@ def job_of_settings(
         eval_batch_size=evaluation[0],
         eval_micro_batch_size=evaluation[1],
         element_size=element_size,
+        unknown=frozenset(key for key in reader.unknown if not key.startswith("experts.")),
     )
 
 
@@ -126,7 +127,7 @@ def _parallel(
         key, path = f"parallel.{name}", f"policy.{backend}.{theirs}"
         spelled[key] = path
         problems = len(reader.findings)
-        value: object = reader.on(path) if default is False else reader.integer(path, key=key)
+        value: object = reader.switch(path, key=key) if default is False else reader.integer(path, key=key)
         given = value is not None and path in reader.read
         if not given and len(reader.findings) == problems:
             value = default
@@ -146,11 +147,14 @@ def _cluster(
 ) -> None:
     """The GPUs that train: all of the cluster, less those that only generate."""
     key = "cluster.world_size"
-    per_node = reader.integer("cluster.gpus_per_node", key="cluster.gpus_per_node")
-    nodes = reader.integer("cluster.num_nodes", key=key)
+    problems = len(reader.findings)
+    per_node = reader.count("cluster.gpus_per_node", key="cluster.gpus_per_node")
+    nodes = reader.count("cluster.num_nodes", key=key)
     spelled["cluster.gpus_per_node"] = "cluster.gpus_per_node"
     spelled[key] = "cluster.num_nodes x cluster.gpus_per_node"
     if per_node is None or nodes is None:
+        if len(reader.findings) > problems:
+            return
         missing = [n for n, v in (("gpus_per_node", per_node), ("num_nodes", nodes)) if v is None]
         names = " and ".join(f"cluster.{name}" for name in missing)
         message = f"how many GPUs there are is not known: {names} is not given; give --world-size"

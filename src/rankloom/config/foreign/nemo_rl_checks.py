@@ -115,13 +115,13 @@ def _teacher(reader: Reader) -> Iterator[Finding]:
 
 def _experts(reader: Reader, values: Mapping[str, object]) -> Iterator[Finding]:
     names = {name: f"policy.megatron_cfg.{name}" for name in _EXPERTS}
-    sizes = {name: reader.integer(path) for name, path in names.items()}
+    sizes = {name: reader.integer(path, key=f"experts.{name}") for name, path in names.items()}
     if all((size or 0) <= 1 for size in sizes.values()):
         return
     tp, pp = (_number(values.get(f"parallel.{n}_model_parallel_size")) for n in ("tensor", "pipeline"))
     world = values.get("cluster.world_size")
     pipeline = "policy.megatron_cfg.pipeline_model_parallel_size"
-    for message in expert_problems(
+    problems = expert_problems(
         {"num-experts": "the number of experts", **names, "pipeline": pipeline},
         num_experts=None,
         ep=sizes[_EXPERTS[0]] or 1,
@@ -129,7 +129,9 @@ def _experts(reader: Reader, values: Mapping[str, object]) -> Iterator[Finding]:
         shards=sizes[_EXPERTS[2]],
         pp=pp,
         world_size=world if isinstance(world, int) else None,
-    ):
+    )
+    known = not any(key.startswith(("experts.", "parallel.")) for key in reader.unknown)
+    for message in problems if known else ():
         yield Finding("error", "experts", message)
     shown = ", ".join(f"{names[n]} {size}" for n, size in sizes.items() if size is not None)
     message = f"experts are not modelled: {shown}; weights, bytes and groups of expert layers are not shown"

@@ -9,12 +9,34 @@ from pathlib import Path
 import yaml
 
 from rankloom.config.foreign.shell import follow
-from rankloom.config.yaml_file import read_yaml
+from rankloom.config.yaml_file import read_value, read_yaml
 from rankloom.errors import UserError
 
-__all__ = ["command_parts", "merged_config", "with_overrides"]
+__all__ = ["LARGEST", "command_parts", "merged_config", "not_too_large", "read_settings", "with_overrides"]
 
+LARGEST = 1_000_000  # bytes of a file
+_MOST_FILES, _MOST_SETTINGS = 40, 20_000
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)\Z", re.DOTALL)
+
+
+def read_settings(path: Path) -> object:
+    """The content of a YAML file. Raises UserError for one that is larger than any job's settings."""
+    if path.stat().st_size > LARGEST:
+        raise UserError(f"{path} has {path.stat().st_size:,} bytes, and at most {LARGEST:,} are read")
+    return not_too_large(read_yaml(path), str(path))
+
+
+def not_too_large(content: object, origin: str) -> object:
+    """The content of a YAML file again. Raises UserError where aliases make it larger than it looks."""
+    waiting, count = [content], 0
+    while waiting:
+        node = waiting.pop()
+        inner = node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ()
+        waiting += inner
+        count += len(inner)
+        if count > _MOST_SETTINGS:
+            raise UserError(f"{origin} holds more than {_MOST_SETTINGS:,} settings")
+    return content
 
 
 def merged_config(
@@ -27,7 +49,7 @@ def merged_config(
     """
     if not isinstance(content, Mapping):
         raise UserError(f"{origin} holds no YAML mapping of settings")
-    settings, files = dict(content), []
+    settings, files = dict(content), list[str]()
     parents = settings.pop("defaults", None)
     base: dict[str, object] = {}
     for name in [parents] if isinstance(parents, str) else parents or []:
@@ -36,7 +58,11 @@ def merged_config(
             raise UserError(f"defaults of {origin}: {name} inherits from itself")
         if not path.is_file():
             raise UserError(f"defaults of {origin}: {path} does not exist")
-        parent, more = merged_config(read_yaml(path), str(path), path.parent, below=[*below, path.resolve()])
+        if len(below) + len(files) > _MOST_FILES:
+            raise UserError(f"defaults of {origin}: more than {_MOST_FILES} files are inherited")
+        parent, more = merged_config(
+            read_settings(path), str(path), path.parent, below=[*below, path.resolve()]
+        )
         base = _over(base, parent)
         files += [*more, str(path)]
     return (_over(base, settings) if parents else settings), files
@@ -75,9 +101,16 @@ def with_overrides(settings: Mapping[str, object], overrides: Sequence[str]) -> 
     for text in overrides:
         match = _OVERRIDE.match(text)
         assert match is not None
-        value: object = yaml.safe_load(match[2]) if "${" not in match[2] else match[2]
+        value: object = match[2] if "${" in match[2] else _value(text, match[2])
         for part in reversed(match[1].split(".")):
             value = {part: value}
         assert isinstance(value, dict)
         changed = _over(changed, value)
     return changed
+
+
+def _value(override: str, text: str) -> object:
+    try:
+        return read_value(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise UserError(f"{override[:80]}: the value is not valid YAML") from None

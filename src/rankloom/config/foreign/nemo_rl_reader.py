@@ -33,6 +33,7 @@ class Reader:
     settings: Settings
     read: dict[str, object] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    unknown: set[str] = field(default_factory=set)  # keys of ours whose value is not known
 
     def value(self, path: str, *, key: str = "") -> object:
         """The value at a path; None when it is not there, null or not known, and then a finding says so."""
@@ -41,8 +42,7 @@ class Reader:
         try:
             value = self.settings.get(path)
         except Unresolved as why:
-            message = f"{path} is not known: {why}"
-            self.findings.append(Finding("error", "settings", message, (key,) if key else ()))
+            self._refuse(f"{path} is not known: {why}", key)
             return None
         self.read[path] = value
         return value
@@ -53,9 +53,29 @@ class Reader:
             return value
         if isinstance(value, float) and value.is_integer():
             return int(value)
-        message = f"{path} must be a whole number, not {value!r}"
-        self.findings.append(Finding("error", "settings", message, (key,) if key else ()))
+        self._refuse(f"{path} must be a whole number, not {_short(value)}", key)
         return None
+
+    def count(self, path: str, *, key: str) -> int | None:
+        """A whole number of 1 or more."""
+        value = self.integer(path, key=key)
+        if value is None or value > 0:
+            return value
+        self._refuse(f"{path} must be at least 1, not {value}", key)
+        return None
+
+    def switch(self, path: str, *, key: str) -> bool | None:
+        value = self.value(path, key=key)
+        if value is None or isinstance(value, bool):
+            return value
+        self._refuse(f"{path} must be true or false, not {_short(value)}", key)
+        return None
+
+    def _refuse(self, message: str, key: str) -> None:
+        finding = Finding("error", "settings", message, (key,) if key else ())
+        if all(found.message != message for found in self.findings):
+            self.findings.append(finding)
+        self.unknown |= {key} if key else set()
 
     def on(self, path: str) -> bool:
         return self.value(path) is True
@@ -64,6 +84,11 @@ class Reader:
     def algorithm(self) -> str:
         """The section of what is trained for: "grpo"; "" when there is none that is known."""
         return next((name for name in _ALGORITHMS if self.settings.has(name)), "")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def shown(value: object) -> str:

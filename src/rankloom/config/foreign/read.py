@@ -13,10 +13,17 @@ from rankloom.config.foreign.flags import FLAGS
 from rankloom.config.foreign.job import ForeignJob
 from rankloom.config.foreign.megatron_text import job_of_shell, job_of_yaml, scripts_in
 from rankloom.config.foreign.nemo_rl import job_of_settings
-from rankloom.config.foreign.nemo_rl_files import command_parts, merged_config, with_overrides
+from rankloom.config.foreign.nemo_rl_files import (
+    LARGEST,
+    command_parts,
+    merged_config,
+    not_too_large,
+    read_settings,
+    with_overrides,
+)
 from rankloom.config.foreign.nemo_rl_reader import is_nemo_rl
 from rankloom.config.schema import SECTIONS
-from rankloom.config.yaml_file import read_yaml
+from rankloom.config.yaml_file import read_value
 from rankloom.errors import UserError
 
 __all__ = ["read_foreign"]
@@ -34,7 +41,12 @@ def read_foreign(program: str, source: str, *, rank_order: str | None = None) ->
     reader = _READERS.get(program)
     if reader is None:
         raise UserError(f"--from {program}: the programs that can be read are {' and '.join(_READERS)}")
-    return reader(source, rank_order)
+    if not source.strip():
+        raise UserError(f"--from {program}: the name of the job's file is empty")
+    try:
+        return reader(source, rank_order)
+    except RecursionError:
+        raise UserError(f"{source[:80]} is nested too deeply to be read") from None
 
 
 def _megatron(source: str, rank_order: str | None) -> ForeignJob:
@@ -47,14 +59,14 @@ def _megatron(source: str, rank_order: str | None) -> ForeignJob:
         )
     origin = "standard input" if source == "-" else source if in_file else "the command line"
     if in_file and path.suffix.lower() in _YAML:
-        return _megatron_yaml(read_yaml(path), origin, rank_order)
+        return _megatron_yaml(read_settings(path), origin, rank_order)
     text = _text_of(path, source) if in_file else source
     job = job_of_shell(text, origin=origin, in_file=in_file, rank_order=rank_order)
     if job is not None:
         return job
     content = _as_yaml(text)
     if content is not None:
-        return _megatron_yaml(content, origin, rank_order)
+        return _megatron_yaml(not_too_large(content, origin), origin, rank_order)
     hint = "is it a launch script of Megatron-LM, a file of its arguments, or a shell line with them?"
     if started := scripts_in(text):
         hint = f"it starts {' and '.join(started)}: is it the one to read?"
@@ -80,7 +92,7 @@ def _is_file(path: Path) -> bool:
         if path.is_dir():
             raise UserError(f"{path} is a folder; name the file in it")
         return path.is_file()
-    except OSError:  # a shell line that is too long for a path
+    except (OSError, ValueError):  # a shell line that is too long for a path, or has a NUL in it
         return False
 
 
@@ -94,9 +106,12 @@ def _text_of(path: Path, source: str) -> str:
 
 
 def _as_yaml(text: str) -> Mapping[str, object] | None:
+    """The mapping in a text; None where it is none, or too large to be a job's."""
+    if len(text) > LARGEST:
+        return None
     try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError:
+        content = read_value(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
         return None
     return content if isinstance(content, Mapping) else None
 
@@ -119,7 +134,7 @@ def _nemo_rl(source: str, rank_order: str | None) -> ForeignJob:
             raise UserError(f"no --config was found in {source!r}; name the YAML file of the NeMo-RL job")
     path = Path(name)
     if name == "-":
-        content: object = _as_yaml(sys.stdin.read())
+        content: object = not_too_large(_as_yaml(sys.stdin.read()), "standard input")
         origin = "standard input"
     else:
         if not _is_file(path):
@@ -144,7 +159,7 @@ def _nemo_rl_content(path: Path) -> object:
     flat = set(content or ()) & {name.replace("-", "_") for name in FLAGS}
     if flat or any(f"--{name}" in text for name in ("tensor-model-parallel-size", "micro-batch-size")):
         raise UserError(f"{path} looks like arguments of Megatron-LM; use --from megatron")
-    return read_yaml(path)
+    return read_settings(path)
 
 
 _READERS: Mapping[str, Callable[[str, str | None], ForeignJob]] = MappingProxyType(

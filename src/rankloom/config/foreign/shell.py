@@ -176,7 +176,7 @@ class _Walk:
         given = [name for name in self.scope.variables if name.isdigit() or name in "@*#"]
         outside = {name: self.scope.variables[name] for name in given}
         set_arguments(self.scope, arguments[1:])
-        self.scope.spend(200)
+        self.scope.spend(500)
         self.depth += 1
         self.outside.append({})
         self.nodes(function.body)
