@@ -6,7 +6,7 @@ not, the first. Either way it is noted when another branch sets a variable diffe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import takewhile
@@ -23,6 +23,7 @@ from rankloom.config.foreign.shell_choices import (
     LEAVING,
     Choice,
     Invocation,
+    Script,
     changed_names,
     differences,
     inner_script,
@@ -44,16 +45,6 @@ __all__ = ["Choice", "Invocation", "Script", "follow"]
 _DEEPEST = 12  # functions that call each other, shells inside shells
 _MOST_ROUNDS = 100  # of a loop
 _LARGEST = 1_000_000  # characters of a script
-
-
-@dataclass(frozen=True)
-class Script:
-    """What a script comes to. ``sourced``: files it reads settings from, which are not looked at."""
-
-    invocations: tuple[Invocation, ...]
-    scope: Scope
-    choices: tuple[Choice, ...]
-    sourced: tuple[str, ...]
 
 
 def follow(text: str, *, variables: dict[str, str] | None = None) -> Script:
@@ -125,7 +116,8 @@ class _Walk:
                 self.scope.assign(word)
         elif rest[0].plain in DECLARING:
             if self.outside and rest[0].plain in ("local", "declare", "typeset"):
-                self._keep(declared_in(rest[1:]))
+                for name in declared_in(rest[1:]):  # it has its old value again after the function
+                    self.outside[-1].setdefault(name, self.scope.variables.get(name))
             declare(self.scope, rest[1:], command.line)
         else:
             arguments = tuple(f for word in rest for f in self.scope.fields(word))
@@ -140,19 +132,7 @@ class _Walk:
             inside.setdefault(name, self.scope.variables.get(name))
             self.scope.assign(word)
         self._start(arguments, line)
-        self._restore(inside)
-
-    def _keep(self, names: Iterable[str]) -> None:
-        """Notes variables that have their old value again when the function is left."""
-        for name in names:
-            self.outside[-1].setdefault(name, self.scope.variables.get(name))
-
-    def _restore(self, values: Mapping[str, tuple[Field, ...] | None]) -> None:
-        for name, value in values.items():
-            if value is None:
-                self.scope.variables.pop(name, None)
-            else:
-                self.scope.variables[name] = value
+        self.scope.restore(inside)
 
     def _start(self, arguments: tuple[Field, ...], line: int) -> None:
         name = arguments[0].text
@@ -180,11 +160,11 @@ class _Walk:
         self.depth += 1
         self.outside.append({})
         self.nodes(function.body)
-        self._restore(self.outside.pop())
+        self.scope.restore(self.outside.pop())
         self.left = self.left.replace("return", "")
         self.depth -= 1
         set_arguments(self.scope, ())
-        self._restore({**dict.fromkeys("@*#"), **outside})
+        self.scope.restore({**dict.fromkeys("@*#"), **outside})
 
     def _inner(self, inner: Field, in_front: tuple[Field, ...], *, apart: bool) -> None:
         """``srun ... bash -c "torchrun ..."``: the words in front belong to each command inside."""

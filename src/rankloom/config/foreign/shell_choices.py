@@ -14,6 +14,7 @@ __all__ = [
     "LEAVING",
     "Choice",
     "Invocation",
+    "Script",
     "changed_names",
     "differences",
     "inner_script",
@@ -42,6 +43,16 @@ class Choice:
     names: frozenset[str]
     text: str
     hidden: tuple[Invocation, ...]  # what branches that were not taken would start
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a script comes to. ``sourced``: files it reads settings from, which are not looked at."""
+
+    invocations: tuple[Invocation, ...]
+    scope: Scope
+    choices: tuple[Choice, ...]
+    sourced: tuple[str, ...]
 
 
 def reason(unset: Sequence[str], *, known: bool) -> str:

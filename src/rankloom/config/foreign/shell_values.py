@@ -6,7 +6,7 @@ What only a running shell could know stays in a text as a mark that names it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from rankloom.config.foreign.shell_arithmetic import assigned_in, calculate
@@ -54,6 +54,14 @@ class Scope:
         """Makes variables unknown; ``why`` names what would be computed: "$(read TP)"."""
         for name in names:
             self.variables[name] = (Field(mark(why), line, frozenset({name})),)
+
+    def restore(self, values: Mapping[str, tuple[Field, ...] | None]) -> None:
+        """Gives variables back the values they had; None: it was not set."""
+        for name, value in values.items():
+            if value is None:
+                self.variables.pop(name, None)
+            else:
+                self.variables[name] = value
 
     def assign(self, word: Word) -> str:
         """Carries out ``NAME=value``, ``NAME+=value``, ``NAME=( ... )``; the name, or "" if it is none."""
