@@ -19,7 +19,11 @@ __all__ = ["Operator", "Piece", "Word", "cut", "pieces_of"]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]|[@*#?$!-]")
 _BRACE = re.compile(r"(#?)([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(\[[^\]]*\])?(.*)\Z", re.DOTALL)
 _DEFAULTS = (":-", ":=", ":+", ":?", "-", "=", "+", "?")
-_OPERATORS = tuple("<<< <<- &>> ;; && || << >> &> >& <& ; & | < > ( )".split())  # longest first
+# fmt: off
+_OPERATORS = (
+    "<<<", "<<-", "&>>", ";;", "&&", "||", "<<", ">>", "&>", ">&", "<&", ";", "&", "|", "<", ">", "(", ")",
+)
+# fmt: on
 _ARRAY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=\Z")
 _RUN = re.compile(rf"[^\s'\"\\$`;|&<>(){{}}{MARK_OPEN}]+")  # characters that stand for themselves
 _BETWEEN = re.compile(r"(?:[ \t\r]+|\\\n|#[^\n]*)*")  # words: blanks, continued lines, comments
