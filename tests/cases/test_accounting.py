@@ -87,7 +87,12 @@ SECTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SECTIONS)
+IN_LONG = ("tokens_to_an_end", "two_epochs")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in IN_LONG)) for name in SECTIONS]
+)
 def test_counts_and_rates_do_not_depend_on_the_layout(ranks: Any, tmp_path: Path, name: str) -> None:
     found, losses = {}, {}
     for world, parallel, micro in LAYOUTS:

@@ -33,7 +33,7 @@ def assert_continues(before: Outcome, after: Outcome) -> None:
 
 
 PAIRS = [
-    ("8 TP2 W4 Q4 CP2 other-order", "1"),
+    pytest.param("8 TP2 W4 Q4 CP2 other-order", "1", marks=pytest.mark.long),
     ("1", "4 TP2 W4"),
     ("4 TP2 W4", "3 W3 Q3"),
     ("3 W3 Q3", "4 W2 CP2"),
