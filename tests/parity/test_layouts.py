@@ -16,8 +16,8 @@ SEEDED = from_seed("llama_seeded")
 TRAINED = {family: from_folder(f"{family}_folder", family) for family in FAMILIES}
 OF_EACH_FAMILY = (
     layout("4 TP2 W4 Q4", rows=4),
-    layout("4 W2 Q2 CP2", rows=2),
-    layout("8 TP2 W4 CP2 other-order", rows=4),
+    pytest.param(layout("4 W2 Q2 CP2", rows=2), marks=pytest.mark.long),
+    pytest.param(layout("8 TP2 W4 CP2 other-order", rows=4), marks=pytest.mark.long),
 )
 PRODUCT = [
     (family, where)
