@@ -31,17 +31,18 @@ def examine_foreign(
 
     ``flags``: those of them that were given as flags of their own.
     """
-    said, own = _layers(foreign)
+    said, own, typed = _layers(foreign)
+    above = {**typed, **(cli or {})}
     unknown = sorted(foreign.unknown)
 
     def look() -> Examined:
         return examine_layers(
             said,
-            cli=cli,
+            cli=above,
             defaults=own,
             origin=foreign.origin,
             foreign=foreign,
-            flags=flags,
+            flags=(*flags, *typed),
             unknown=unknown,
         )
 
@@ -72,20 +73,23 @@ def examine_foreign(
     )
 
 
-def _layers(foreign: ForeignJob) -> tuple[dict[str, object], dict[str, object]]:
-    """What the job says, nested by section, and its program's own defaults, with dotted keys."""
+def _layers(foreign: ForeignJob) -> tuple[dict[str, object], dict[str, object], dict[str, object]]:
+    """What the job says, nested by section; with dotted keys its program's own defaults, and what was typed
+    on a command line."""
     said: dict[str, dict[str, object]] = {}
     own: dict[str, object] = {}
+    typed: dict[str, object] = {}
     for section, settings in foreign.mapping.items():
         for name, value in settings.items():
             key = f"{section}.{name}"
             if value is None:
                 continue
-            if foreign.sources.get(key) == "default":
-                own[key] = value
+            source = foreign.sources.get(key)
+            if source in ("default", "cli"):
+                (own if source == "default" else typed)[key] = value
             else:
                 said.setdefault(section, {})[name] = value
-    return dict(said), own
+    return dict(said), own, typed
 
 
 def _fills_batch(foreign: ForeignJob, examined: Examined) -> bool:
