@@ -493,3 +493,35 @@ def test_a_world_of_one_and_a_very_large_one(capsys: Capture) -> None:
     code, out, _ = run(capsys, "--world-size", "131072", *shards)
     assert code == 1
     assert len(out) < 2500
+
+
+MEGATRON = (
+    "torchrun --nproc-per-node 8 p.py --tensor-model-parallel-size 2 --micro-batch-size 1 --log-interval 5"
+)
+
+
+@pytest.mark.parametrize("command", ["layout", "explain", "compare"])
+def test_every_command_says_what_it_read_and_passed_over(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    given = [command, "--from", "megatron", MEGATRON]
+    given += ["--parallel.context_parallel_size", "2"] * (command == "compare")
+    with pytest.raises(SystemExit) as ended:
+        main(given)
+    assert not ended.value.code
+    told = capsys.readouterr().err
+    for name in ("A: ", "B: ") if command == "compare" else ("",):
+        assert (
+            f"{name}Read from the command line (megatron)\n"
+            f"{name}--nproc-per-node 8, --tensor-model-parallel-size 2, --micro-batch-size 1\n"
+            f"{name}ignored: --log-interval\n"
+        ) in told
+
+
+def test_a_rank_order_that_was_typed_is_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["check", "--from", "megatron", "--json", "--rank-order", "tp-gtp-cp-dp-pp", MEGATRON])
+    report = json.loads(capsys.readouterr().out)
+    assert report["sources"]["parallel.rank_order"] == "cli"
+    (finding,) = [f for f in report["findings"] if f["message"].startswith("with rank order")]
+    assert finding["where"] == "given on the command line"

@@ -13,7 +13,7 @@ from rankloom.errors import printable
 from rankloom.explain.headline import headline
 from rankloom.layout import DriverOutcome
 
-__all__ = ["print_findings", "print_report"]
+__all__ = ["print_findings", "print_report", "source_lines"]
 
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 INDENT = 9
@@ -43,19 +43,28 @@ def print_findings(report: Report, *, console: Console) -> None:
 
 
 def _print_source(report: Report, console: Console) -> None:
-    foreign = report.examined.foreign
-    if foreign is not None:
-        console.print(Text(f"Read from {printable(foreign.origin)} ({foreign.program})", style="bold"))
-        _print_wrapped(", ".join(foreign.read), console)
-        if foreign.ignored:
-            shown = ", ".join(foreign.ignored[:MAX_IGNORED])
-            more = len(foreign.ignored) - MAX_IGNORED
-            text = f"ignored: {shown}{f' and {more} more' if more > 0 else ''}"
-            _print_wrapped(text, console, style="dim")
+    heading, *lines = source_lines(report) or [""]
+    if heading:
+        console.print(Text(heading, style="bold"))
+        for line, style in zip(lines, ("", "dim"), strict=False):
+            _print_wrapped(line, console, style=style)
         console.print()
     if report.job is not None:
         _print_wrapped(headline(report.job.layout), console, indent=0)
         console.print()
+
+
+def source_lines(report: Report) -> list[str]:
+    """Of another program's job: whose and where it is, what was read, what was passed over if anything."""
+    foreign = report.examined.foreign
+    if foreign is None:
+        return []
+    lines = [f"Read from {foreign.origin} ({foreign.program})", ", ".join(foreign.read)]
+    if foreign.ignored:
+        more = len(foreign.ignored) - MAX_IGNORED
+        shown = ", ".join(foreign.ignored[:MAX_IGNORED])
+        lines.append(f"ignored: {shown}{f' and {more} more' if more > 0 else ''}")
+    return [printable(line) for line in lines]
 
 
 def _print_wrapped(text: str, console: Console, *, indent: int = 2, style: str = "") -> None:

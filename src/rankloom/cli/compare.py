@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from rankloom.check.look import look_at
-from rankloom.cli.job_options import JobOptions, read_job, with_job_options
+from rankloom.cli.job_options import JobOptions, read_job, tell_source, with_job_options
 from rankloom.cli.overrides import parse_overrides
 from rankloom.cli.page_file import write_page
 from rankloom.errors import UserError, printable
@@ -80,9 +80,15 @@ def _job(name: str, source: str, options: JobOptions, *, overrides: Mapping[str,
     """One of the two jobs. Raises UserError with every line saying which of them it is about."""
     try:
         examined = read_job(source, options, overrides=overrides)
-        return look_at(examined, model=options.model, files=False).require_job()
+        report = look_at(examined, model=options.model, files=False)
+        job = report.require_job()
     except UserError as error:
         raise UserError("\n".join(f"{name}: {line}" for line in str(error).splitlines())) from error
+    tell_source(report, name=f"{name}: ")
+    for finding in report.findings:
+        if finding.topic == "layout":  # a rank order that was assumed, a translation
+            typer.echo(f"{name}: {finding.text}", err=True)
+    return job
 
 
 command = with_job_options(_command, without=("driver", "call"))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rankloom.check.look import look_at
-from rankloom.cli.job_options import JobOptions, read_job, with_job_options
+from rankloom.cli.job_options import JobOptions, read_job, tell_source, with_job_options
 from rankloom.cli.overrides import parse_overrides
 from rankloom.cli.page_file import write_page
 
@@ -36,6 +36,7 @@ def _command(
     examined = read_job(source, options, overrides=parse_overrides(ctx.args))
     report = look_at(examined, model=options.model, driver=options.driver, calls=options.calls, files=False)
     job = report.require_job()
+    tell_source(report)
     if output is None:
         from rankloom.check.display import print_findings
         from rankloom.explain.terminal import print_job

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rankloom.check.report import Report
 from rankloom.cli.layout_spellings import translate
 from rankloom.config.examine import Examined, examine
 from rankloom.config.overlay import COMMAND_LINE
@@ -22,7 +23,7 @@ from rankloom.errors import UserError
 from rankloom.layout.arithmetic import LAYOUT_SETTINGS
 from rankloom.layout.provenance import CLUSTER_SETTINGS, dotted
 
-__all__ = ["PROGRAMS", "SETTINGS", "JobOptions", "read_job", "with_job_options"]
+__all__ = ["PROGRAMS", "SETTINGS", "JobOptions", "read_job", "tell_source", "with_job_options"]
 
 PROGRAMS = ("rankloom", "megatron", "nemo-rl")
 SETTINGS = tuple(dict.fromkeys((*LAYOUT_SETTINGS, *CLUSTER_SETTINGS)))
@@ -184,3 +185,11 @@ def _foreign(source: str | None, options: JobOptions, overrides: Mapping[str, ob
         options.program, source, rank_order=None if rank_order is None else str(rank_order)
     )
     return examine_foreign(foreign, cli=cli, flags=tuple(options.settings))
+
+
+def tell_source(report: Report, *, name: str = "") -> None:
+    """Say on stderr what was read of another program's job, and what was passed over; ``name``: of two."""
+    from rankloom.check.display import source_lines
+
+    for line in source_lines(report):
+        typer.echo(f"{name}{line}", err=True)

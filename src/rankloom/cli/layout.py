@@ -8,7 +8,7 @@ from typing import Annotated, cast
 import typer
 
 from rankloom.check.look import look_at
-from rankloom.cli.job_options import JobOptions, read_job, with_job_options
+from rankloom.cli.job_options import JobOptions, read_job, tell_source, with_job_options
 from rankloom.cli.overrides import parse_overrides
 from rankloom.config.findings import Finding
 from rankloom.layout.arithmetic import LAYOUT_SETTINGS
@@ -37,6 +37,7 @@ def _command(
     """
     report = look_at(read_job(source, options, overrides=parse_overrides(ctx.args)), files=False)
     job = report.require_job()
+    tell_source(report)
     notes = [finding.message for finding in report.findings if _belongs(finding)]
     sources = {dotted(name): job.sources[dotted(name)] for name in SHOWN}
     if as_json:
