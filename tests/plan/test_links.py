@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -104,10 +105,15 @@ def test_unknown_places_are_counted_and_not_priced() -> None:
     )
 
 
-def test_pipelines_have_no_bytes() -> None:
+def test_stages_of_a_pipeline_send_straight_to_each_other() -> None:
     layout = GTPParallelLayout.resolve(world_size=4, pipeline_model_parallel_size=2)
-    rows = table(crossings(layout, Topology.regular(layout, nvlink_domain_size=2), [gather("replica", 7)]))
-    assert (rows["domain", "pp"].num_crossing, rows["domain", "pp"].link_bytes) == (2, None)
+    there = CollectiveRecord("there", "send", "pp", 3, 10, stage=0, to_stage=1)
+    back = CollectiveRecord("back", "send", "pp", 2, 7, stage=1, to_stage=0)
+    records = [gather("replica", 7), there, back]
+    rows = table(crossings(layout, Topology.regular(layout, nvlink_domain_size=2), records))
+    stages = rows["domain", "pp"]
+    # Two groups, 0 2 and 1 3: from domain 0 both send 30 bytes, from domain 1 both send 14.
+    assert (stages.num_crossing, stages.rank_bytes, stages.link_bytes) == (2, 30, 60)
     assert rows["domain", "replica"].link_bytes == 0
     assert ("domain", "tp") not in rows
 
@@ -139,10 +145,21 @@ def test_bytes_of_a_real_plan() -> None:
     assert ("domain", "context") not in rows  # groups of one rank
 
 
-def brute_link_bytes(groups: list[list[int]], places: list[int], records: list[CollectiveRecord]) -> int:
+def brute_link_bytes(
+    groups: list[list[int]], places: list[int], records: list[CollectiveRecord], *, per_stage: int
+) -> int:
+    """``per_stage``: ranks of a pipeline stage, which is the outermost axis in both orders."""
     leaving: Counter[int] = Counter()
     for group in groups:
         for record in records:
+            if record.kind == "send":
+                (here,) = (places[rank] for rank in group if rank // per_stage == record.stage)
+                (there,) = (places[rank] for rank in group if rank // per_stage == record.to_stage)
+                if -1 not in (here, there) and here != there:
+                    leaving[here] += record.count * record.bytes_sent
+                continue
+            if record.stage is not None and group[0] // per_stage != record.stage:
+                continue
             for at, rank in enumerate(group):
                 last = at + 1 == len(group)
                 here, there = places[rank], places[group[0 if last else at + 1]]
@@ -165,6 +182,13 @@ def test_against_a_count_edge_by_edge(case: Case, data: st.DataObject) -> None:
     topology = Topology.listed(layout, listed)
     ranks_of_a_lane = case.tp * case.cp * case.gtp_seq * case.pp
     records = [gather(kind, data.draw(count), count=data.draw(count)) for kind in KINDS if kind != "pp"]
+    within = [kind for kind in KINDS if "pp" not in KINDS[kind]]
+    for stage in range(case.pp if case.pp > 1 else 0):
+        records += [replace(gather(kind, data.draw(count)), stage=stage) for kind in within]
+        to_stage = data.draw(st.sampled_from([other for other in range(case.pp) if other != stage]))
+        records.append(
+            CollectiveRecord("x", "send", "pp", 2, data.draw(count), stage=stage, to_stage=to_stage)
+        )
     payload = (ranks_of_a_lane - 1) * data.draw(count)
     records.append(CollectiveRecord("rows", "broadcast", "lane", data.draw(count), payload))
     found = table(crossings(layout, topology, records))
@@ -183,7 +207,12 @@ def test_against_a_count_edge_by_edge(case: Case, data: st.DataObject) -> None:
             assert list(crossing.example) == [rank + case.offset for rank in groups[crossed[0]]]
             assert crossing.example_places == tuple(sorted(known[crossed[0]]))
         own = [record for record in records if record.group == kind]
-        assert crossing.link_bytes == (None if kind == "pp" else brute_link_bytes(groups, places, own))
+        per_stage = case.world // case.pp
+        assert crossing.link_bytes == brute_link_bytes(groups, places, own, per_stage=per_stage)
+        sent = [
+            sum(r.count * r.bytes_sent for r in own if r.stage in (None, stage)) for stage in range(case.pp)
+        ]
+        assert crossing.rank_bytes == max(sent)
         assert "groups (" in crossing.describe()
 
 

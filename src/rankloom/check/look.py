@@ -162,7 +162,13 @@ def _job(look: _Look, layout: GTPParallelLayout, spec: ModelSpec | None, drivers
         keys = ("cluster.nvlink_domains",)
         look.findings.append(Finding("error", "placement", str(error), keys, examined.where(*keys)))
         return None
-    plan = _plan(spec, layout)
+    foreign = examined.foreign
+    equal = foreign is None or foreign.equal_stages or layout.pipeline_model_parallel_size == 1
+    if spec is not None and not equal:
+        look.not_looked_at.append(
+            "parameters and bytes: the pipeline stages are no equal stretches of layers"
+        )
+    plan = _plan(spec, layout) if equal else None
     return Job(
         title=printable(Path(examined.origin).name),
         program=examined.program,
@@ -204,9 +210,7 @@ def _step(look: _Look, plan: ModelPlan) -> StepShape | None:
     foreign = examined.foreign
     dtype = str(examined.value("model.dtype"))
     element = ELEMENT_BYTES.get(dtype) if foreign is None else foreign.element_size
-    if not plan.counts_bytes:
-        look.not_looked_at.append("bytes of a step: they are not counted with pipeline stages")
-    elif missing := [*_unusable(examined, batch, length), *["a precision"] * (element is None)]:
+    if missing := [*_unusable(examined, batch, length), *["a precision"] * (element is None)]:
         look.not_looked_at.append(f"bytes of a step: they are not counted without {' and '.join(missing)}")
     if batch is None or length is None or element is None:
         return None

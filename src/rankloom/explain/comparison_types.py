@@ -121,7 +121,7 @@ class Comparison:
     groups           kinds of groups that have more than one rank in one of the jobs
     links            the same kinds at the levels (domain, node) that both jobs know
     rows_per_lane    rows that a lane takes in a step; None without a batch
-    parameter_bytes  of the stored parameters of a rank; None without a model, or with pipeline stages
+    parameter_bytes  of the stored parameters of a rank; None without a model
     reshape_wrong    number of ranks that a plain reshape, pp,-1,runtime_cp,tp, puts in the wrong lane
     notes            further sentences, given by the caller
     """

@@ -171,9 +171,7 @@ def _batch(of: Comparison) -> str:
 def _memory(of: Comparison) -> str:
     a, b = of.parameter_bytes
     if a is None or b is None:
-        jobs = (("A", of.a), ("B", of.b))
-        staged = [name for name, job in jobs if job.plan is not None and not job.plan.counts_bytes]
-        return f"Bytes are not counted with pipeline stages ({' and '.join(staged)})." if staged else ""
+        return ""
     if a == b:
         return f"Stored parameters take {bytes_text(b)} a rank in both."
     return f"Stored parameters take {bytes_text(b)} a rank instead of {bytes_text(a)}."
@@ -201,7 +199,7 @@ def _changes_for_both(of: Comparison, groups: tuple[tuple[int, ...], ...]) -> bo
 
 def _sent(of: Comparison) -> str:
     """Bytes that a rank sends in a step over all groups, where they are known."""
-    links = [link for link in of.links if link.level == "domain" and link.group != "pp"]
+    links = [link for link in of.links if link.level == "domain"]
     a = [link.rank_bytes_a for link in links if link.rank_bytes_a is not None]
     b = [link.rank_bytes_b for link in links if link.rank_bytes_b is not None]
     if not links or len(a) < len(links) or len(b) < len(links):

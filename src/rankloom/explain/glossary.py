@@ -87,6 +87,7 @@ GLOSSARY: Mapping[str, Term] = MappingProxyType(
         ),
         "all_reduce": ("all-reduce", "The values of all ranks are added up, and every rank gets the sum."),
         "broadcast": ("broadcast", "One rank sends the same to all others of its group."),
+        "send": ("send", "A rank sends to the rank of its group in another pipeline stage."),
         "optimizer_state": (
             "optimizer state",
             "A 32-bit master copy of the parameters and the two moments of Adam: 12 bytes a parameter, cut"

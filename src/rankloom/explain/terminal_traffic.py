@@ -48,7 +48,10 @@ def print_memory(job: Job, *, console: Console) -> None:
             part.what, f"{part.num_bytes:,}", f"{part.num_elements:,} x {part.bytes_each}: {part.how}"
         )
     made.add_row("together", f"{sum(part.num_bytes for part in job.memory):,}", "")
-    print_table(console, "Memory", made, caption="activations, gathered weights and buffers come on top")
+    caption = "activations, gathered weights and buffers come on top"
+    if job.layout.pipeline_model_parallel_size > 1:
+        caption = f"of the pipeline stage that keeps most; {caption}"
+    print_table(console, "Memory", made, caption=caption)
 
 
 def print_traffic(job: Job, *, console: Console) -> None:
@@ -66,12 +69,10 @@ def print_traffic(job: Job, *, console: Console) -> None:
             made.add_row(
                 f"  {exchange.what}", exchange.kind, f"{exchange.count:,}", f"{exchange.num_bytes:,}"
             )
-    print_table(
-        console,
-        "Collectives of a step",
-        made,
-        caption="of a broadcast, what its first rank sends; the others send nothing",
-    )
+    caption = "of a broadcast, what its first rank sends; the others send nothing"
+    if job.layout.pipeline_model_parallel_size > 1:
+        caption = f"of each kind of group, in the pipeline stage that sends most; {caption}"
+    print_table(console, "Collectives of a step", made, caption=caption)
 
 
 def print_crossings(crossings: Sequence[Crossing], *, console: Console) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from rankloom.explain.weight_facts import NUMBER
 from rankloom.layout import GTPParallelLayout
-from rankloom.plan.collectives import GROUP_AXES, CollectiveRecord
+from rankloom.plan.collectives import EVERY_GROUP, CollectiveRecord
+from rankloom.plan.links import most_sent
 
 __all__ = ["Exchange", "GroupTraffic", "group_traffic"]
 
@@ -26,7 +27,8 @@ class Exchange:
 class GroupTraffic:
     """The groups of one kind: how many, how large, what they exchange.
 
-    ``num_bytes``: what a rank sends in a step in all; None where no records are known.
+    ``num_bytes``: what a rank sends in a step in all; None where no records are known. With pipeline stages
+    it and the exchanges are those of the stage that sends most.
     """
 
     group: str
@@ -41,16 +43,16 @@ def group_traffic(layout: GTPParallelLayout, records: Iterable[CollectiveRecord]
     records = tuple(records)
     rows = [
         _traffic(layout, name, [r for r in records if r.group == name] if records else None)
-        for name in GROUP_AXES
+        for name in EVERY_GROUP
     ]
     talking = [row for row in rows if row.size > 1 and (row.exchanges or not records)]
     return tuple(sorted(talking, key=lambda row: -(row.num_bytes or 0)))
 
 
 def _traffic(layout: GTPParallelLayout, name: str, records: list[CollectiveRecord] | None) -> GroupTraffic:
-    view, axes = GROUP_AXES[name]
+    view, axes = EVERY_GROUP[name]
     groups = (layout.weights if view == "weights" else layout.tokens).groups(axes)
-    exchanges = _exchanges(records or [])
+    exchanges = _exchanges(_busiest(records or []))
     return GroupTraffic(
         group=name,
         number=groups.shape[0],
@@ -58,6 +60,13 @@ def _traffic(layout: GTPParallelLayout, name: str, records: list[CollectiveRecor
         num_bytes=None if records is None else sum(exchange.num_bytes for exchange in exchanges),
         exchanges=exchanges,
     )
+
+
+def _busiest(records: list[CollectiveRecord]) -> list[CollectiveRecord]:
+    """Those of the pipeline stage whose ranks send most, the first of equals."""
+    stages = sorted({record.stage for record in records if record.stage is not None})
+    chosen = max(stages, key=lambda at: most_sent([r for r in records if r.stage == at]), default=None)
+    return [record for record in records if record.stage in (None, chosen)]
 
 
 def _exchanges(records: list[CollectiveRecord]) -> tuple[Exchange, ...]:

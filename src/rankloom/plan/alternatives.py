@@ -21,6 +21,7 @@ from rankloom.plan.cuts import ORDER, fewer_weight_shards, fold, other_order, sm
 from rankloom.plan.links import crossings
 from rankloom.plan.model_plan import ModelPlan
 from rankloom.plan.model_spec import ModelSpec
+from rankloom.plan.stages import most_parameter_bytes
 
 __all__ = ["HEAVY", "Alternative", "CutSummary", "alternatives"]
 
@@ -68,7 +69,7 @@ def alternatives(
 
     With ``spec`` parameters of a rank are counted (``element_size`` bytes each where no ``shape`` says it),
     with ``shape`` too the bytes that leave a domain; the rows of a step stay what they are, so cuts whose
-    lanes do not divide them are left out. Pipelines are not priced.
+    lanes do not divide them are left out.
     """
     rows = 0
     if shape is not None:
@@ -127,17 +128,17 @@ class _Job:
             groups=(len(tp), len(remat)),
         )
         plan = self._plan(layout)
-        if plan is None or not plan.counts_bytes:
+        if plan is None:
             return summary
         if self.shape is None:
-            return replace(summary, parameter_bytes=plan.parameter_bytes(self.element_size))
+            return replace(summary, parameter_bytes=most_parameter_bytes(plan, self.element_size))
         microbatches = self.rows // (self.shape.micro_batch_size * layout.batch_parallel_size)
         records = step_collectives(plan, replace(self.shape, num_microbatches=microbatches))
         found = crossings(layout, self.topology, records)
         return replace(
             summary,
             link_bytes=sum(c.link_bytes or 0 for c in found if c.level == "domain"),
-            parameter_bytes=plan.parameter_bytes(self.shape.element_size),
+            parameter_bytes=most_parameter_bytes(plan, self.shape.element_size),
         )
 
     def _plan(self, layout: GTPParallelLayout) -> ModelPlan | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from rankloom.plan.model_plan import ModelPlan
 
-__all__ = ["KEEP", "evaluation_visits", "gathers_of", "training_visits"]
+__all__ = ["KEEP", "evaluation_visits", "gathers_of", "training_gathers", "training_visits"]
 
 KEEP = 2
 
@@ -20,6 +20,22 @@ def training_visits(plan: ModelPlan) -> tuple[str, ...]:
     weight."""
     layers = [unit.name for unit in plan.weights if unit.name.startswith("model.layers.")]
     return ("model.embed_tokens", *layers, plan.head_unit, *reversed(layers))
+
+
+def training_gathers(plan: ModelPlan) -> list[str]:
+    """The unit of every gather of a microbatch, of the model or of one pipeline stage.
+
+    Between forward and backward of a microbatch a stage works on others, so nothing is kept from one to the
+    other; the last stage goes straight on with the backward.
+    """
+    if plan.is_first and plan.is_last:
+        return list(gathers_of(training_visits(plan)))
+    layers = [unit.name for unit in plan.weights if unit.name.startswith("model.layers.")]
+    forward = [*["model.embed_tokens"] * plan.is_first, *layers]
+    backward = layers[::-1]
+    if plan.is_last:
+        return list(gathers_of([*forward, plan.head_unit, *backward]))
+    return [*gathers_of(forward), *gathers_of(backward)]
 
 
 def evaluation_visits(plan: ModelPlan) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from rankloom.layout.driver import Driver
 from rankloom.plan.collectives import CollectiveRecord, StepShape, step_collectives
 from rankloom.plan.memory import MemoryPart, memory_parts
 from rankloom.plan.model_plan import ModelPlan
+from rankloom.plan.stages import most_parameter_bytes, stage_plans
 
 __all__ = ["Job"]
 
@@ -47,15 +48,14 @@ class Job:
 
     @property
     def counted(self) -> tuple[ModelPlan, StepShape] | None:
-        """What bytes are counted from; None without a model and a batch, or with pipeline stages."""
-        if self.plan is None or self.step is None or not self.plan.counts_bytes:
-            return None
-        return self.plan, self.step
+        """What bytes are counted from; None without a model and a batch."""
+        return None if self.plan is None or self.step is None else (self.plan, self.step)
 
     @property
     def parameter_bytes(self) -> int | None:
-        """Of the stored parameters of a rank; None where bytes are not ``counted``."""
-        return self.counted and self.counted[0].parameter_bytes(self.counted[1].element_size)
+        """Of the stored parameters of a rank, in the pipeline stage that stores most; None where bytes are
+        not ``counted``."""
+        return self.counted and most_parameter_bytes(self.counted[0], self.counted[1].element_size)
 
     @property
     def records(self) -> tuple[CollectiveRecord, ...]:
@@ -64,8 +64,10 @@ class Job:
 
     @property
     def memory(self) -> tuple[MemoryPart, ...]:
-        """What a rank keeps between steps; nothing where bytes are not ``counted``."""
+        """What a rank keeps between steps, in the pipeline stage that keeps most; nothing where bytes are not
+        ``counted``."""
         if self.counted is None:
             return ()
         plan, step = self.counted
-        return memory_parts(plan, element_size=step.element_size)
+        stages = [memory_parts(stage, element_size=step.element_size) for stage in stage_plans(plan)]
+        return max(stages, key=lambda parts: sum(part.num_bytes for part in parts))

@@ -3,11 +3,12 @@
 A collective runs as a ring over the ranks of its group in ascending order, the last one closing it: what a
 rank sends goes over the edge to the next rank, so every edge that leaves a domain carries ``bytes_sent``. A
 broadcast goes along the chain from the first rank to the last, and each edge carries the payload, which is
-``bytes_sent / (ranks - 1)``.
+``bytes_sent / (ranks - 1)``. A send goes straight from one pipeline stage to another.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,18 +19,16 @@ from rankloom.layout.axes import IntArray
 from rankloom.layout.topology import LEVEL_WORDS, UNKNOWN, Level
 from rankloom.layout.words import stretches_text
 from rankloom.plan.amounts import bytes_text
-from rankloom.plan.collectives import GROUP_AXES, CollectiveRecord
+from rankloom.plan.collectives import EVERY_GROUP, CollectiveRecord
 
-__all__ = ["Crossing", "crossings"]
-
-PP = "pp"  # a kind of group that no record exists for
+__all__ = ["Crossing", "crossings", "most_sent"]
 
 
 @dataclass(frozen=True)
 class Crossing:
     """One kind of group at one level of the topology.
 
-    group         a key of ``GROUP_AXES``, or "pp"
+    group         a key of ``EVERY_GROUP``
     num_crossing  groups known to reach into more than one domain (node), out of ``num_groups``
     num_unknown   groups with a rank whose domain (node) is not known
     example       ranks of the first crossing group; ``example_places`` the domains (nodes) it reaches into
@@ -74,15 +73,22 @@ def crossings(
 ) -> tuple[Crossing, ...]:
     """All kinds of groups of more than one rank: for domains and, where nodes are known, for nodes.
 
-    ``records``: the collectives of a step; without any, and for pipeline groups, bytes are None.
+    ``records``: the collectives of a step; without any, bytes are None.
     """
     levels: list[Level] = ["domain"]
     if (topology.nodes != UNKNOWN).any():
         levels.append("node")
-    kinds = {**GROUP_AXES, PP: ("weights", PP)}
-    groups = {kind: getattr(layout, view).groups(axes) for kind, (view, axes) in kinds.items()}
+    groups = {kind: getattr(layout, view).groups(axes) for kind, (view, axes) in EVERY_GROUP.items()}
+    stages = layout.coord_arrays()["pp"]
     return tuple(
-        _crossing(kind, rows, level=level, topology=topology, records=records or ())
+        _crossing(
+            kind,
+            rows,
+            level=level,
+            topology=topology,
+            stages=stages[rows[:, 0] - layout.rank_offset],
+            records=records or (),
+        )
         for level in levels
         for kind, rows in groups.items()
         if rows.shape[1] > 1
@@ -90,12 +96,19 @@ def crossings(
 
 
 def _crossing(
-    kind: str, rows: IntArray, *, level: Level, topology: Topology, records: Sequence[CollectiveRecord]
+    kind: str,
+    rows: IntArray,
+    *,
+    level: Level,
+    topology: Topology,
+    stages: IntArray,
+    records: Sequence[CollectiveRecord],
 ) -> Crossing:
+    """``stages``: the pipeline stage of the first rank of every group."""
     crossing = topology.crossing(rows, level=level)
     example = rows[crossing[0]] if crossing.size else rows[:0].reshape(-1)
     reached = np.unique(topology.of(example, level=level))
-    known = bool(records) and kind != PP
+    known = bool(records)
     own = [record for record in records if record.group == kind]
     return Crossing(
         level=level,
@@ -106,17 +119,43 @@ def _crossing(
         num_unknown=len(topology.unknown(rows, level=level)),
         example=tuple(example.tolist()),
         example_places=tuple(reached[reached != UNKNOWN].tolist()),
-        rank_bytes=sum(r.count * r.bytes_sent for r in own) if known else None,
-        link_bytes=_link_bytes(topology.of(rows, level=level), own) if known else None,
+        rank_bytes=most_sent(own) if known else None,
+        link_bytes=_link_bytes(topology.of(rows, level=level), stages, own) if known else None,
     )
 
 
-def _link_bytes(places: IntArray, records: Sequence[CollectiveRecord]) -> int:
-    """Most bytes that leave one place. ``places``: of every rank of every group, [groups, ranks]."""
+def most_sent(records: Sequence[CollectiveRecord]) -> int:
+    """Bytes that a rank sends in a step, in the pipeline stage where they are most."""
+    of_all = sum(r.count * r.bytes_sent for r in records if r.stage is None)
+    own = Counter[int]()
+    for record in records:
+        if record.stage is not None:
+            own[record.stage] += record.count * record.bytes_sent
+    return of_all + max(own.values(), default=0)
+
+
+def _link_bytes(places: IntArray, stages: IntArray, records: Sequence[CollectiveRecord]) -> int:
+    """Most bytes that leave one place. ``places``: of every rank of every group, [groups, ranks]; ``stages``
+    of every group's first rank."""
+    leaving = Counter[int]()
+    for stage in dict.fromkeys(record.stage for record in records if record.kind != "send"):
+        own = [record for record in records if record.stage == stage and record.kind != "send"]
+        leaving.update(_ring_bytes(places if stage is None else places[stages == stage], own))
+    for record in records:
+        if record.kind == "send":  # a pipeline group lists its ranks by stage
+            source, target = places[:, record.stage], places[:, record.to_stage]
+            apart = source[(source != target) & (source != UNKNOWN) & (target != UNKNOWN)]
+            for place, number in zip(*np.unique(apart, return_counts=True), strict=True):
+                leaving[int(place)] += int(number) * record.count * record.bytes_sent
+    return max(leaving.values(), default=0)
+
+
+def _ring_bytes(places: IntArray, records: Sequence[CollectiveRecord]) -> dict[int, int]:
+    """Bytes that leave each place in rings and chains."""
     following = np.roll(places, -1, axis=1)
     leaves = (places != following) & (places != UNKNOWN) & (following != UNKNOWN)
     if not leaves.any():
-        return 0
+        return {}
     num_places = int(places.max()) + 1
     chain = np.bincount(places[:, :-1][leaves[:, :-1]], minlength=num_places)
     ring = np.bincount(places[leaves], minlength=num_places)
@@ -128,7 +167,7 @@ def _link_bytes(places: IntArray, records: Sequence[CollectiveRecord]) -> int:
             around += record.count * record.bytes_sent
     # Python's integers: bytes of a step can be more than 64 bits hold.
     edges: list[tuple[int, int]] = list(zip(ring.tolist(), chain.tolist(), strict=True))
-    return max(r * around + c * along for r, c in edges)
+    return {place: r * around + c * along for place, (r, c) in enumerate(edges)}
 
 
 def _listed(places: Sequence[int], *, limit: int = 4) -> str:

@@ -74,13 +74,18 @@ class FlatUnit:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """All parameters of a model in a layout. ``weights`` are the gather units in the order of the forward
-    pass."""
+    """All parameters of a model in a layout, or those of one pipeline stage (``rankloom.plan.stages``).
+
+    ``weights`` are the gather units in the order of the forward pass. ``is_first``, ``is_last``: whether the
+    embedding, and the output head with its loss, are used here.
+    """
 
     spec: ModelSpec
     layout: GTPParallelLayout
     weights: tuple[FlatUnit, ...]
     small: FlatUnit
+    is_first: bool = True
+    is_last: bool = True
 
     @classmethod
     def build(cls, spec: ModelSpec, layout: GTPParallelLayout) -> ModelPlan:
@@ -130,14 +135,9 @@ class ModelPlan:
         """Leading elements of the small unit whose gradient is first summed over tp."""
         return sum(p.shard_numel for p in self.small.placements if p.grad_partial_over_tp)
 
-    @property
-    def counts_bytes(self) -> bool:
-        """Whether bytes of a rank and of a step can be counted: not with pipeline stages, of which each has
-        other parameters and sends other things."""
-        return self.layout.pipeline_model_parallel_size == 1
-
     def parameter_bytes(self, element_size: int) -> int:
-        """Bytes of stored parameters on every rank, padding included. ``element_size`` in bytes."""
+        """Bytes of stored parameters on every rank of the one stage, padding included. ``element_size`` in
+        bytes."""
         return element_size * sum(unit.stored_numel for unit in self.units)
 
 

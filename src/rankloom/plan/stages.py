@@ -7,11 +7,13 @@ Layer i of L is in stage i * PP // L. A tied embedding is on the first and on th
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from rankloom.plan.model_plan import ModelPlan
+from rankloom.plan.model_plan import FlatUnit, ModelPlan
 from rankloom.plan.model_spec import Role
+from rankloom.plan.placement import Placement
 
-__all__ = ["layer_of", "parameter_stages", "stage_layers"]
+__all__ = ["layer_of", "most_parameter_bytes", "parameter_stages", "stage_layers", "stage_plans"]
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
@@ -45,3 +47,35 @@ def parameter_stages(plan: ModelPlan) -> dict[str, tuple[int, ...]]:
         else:
             stages[p.name] = ends if p.role is Role.EMBEDDING else (last,)
     return stages
+
+
+def stage_plans(plan: ModelPlan) -> tuple[ModelPlan, ...]:
+    """The plan of each stage, first to last: its parameters, its units, its number of layers."""
+    num_stages = plan.layout.pipeline_model_parallel_size
+    if num_stages == 1:
+        return (plan,)
+    holders = parameter_stages(plan)
+
+    def of_stage(unit: FlatUnit, stage: int) -> tuple[Placement, ...]:
+        return tuple(p for p in unit.placements if stage in holders[p.name])
+
+    return tuple(
+        replace(
+            plan,
+            spec=replace(
+                plan.spec,
+                num_layers=len(layers),
+                parameters=tuple(p for p in plan.spec.parameters if stage in holders[p.name]),
+            ),
+            weights=tuple(unit for unit in plan.weights if of_stage(unit, stage)),
+            small=replace(plan.small, placements=of_stage(plan.small, stage)),
+            is_first=stage == 0,
+            is_last=stage == num_stages - 1,
+        )
+        for stage, layers in enumerate(stage_layers(plan.spec.num_layers, num_stages))
+    )
+
+
+def most_parameter_bytes(plan: ModelPlan, element_size: int) -> int:
+    """Bytes of stored parameters on a rank of the stage that stores most."""
+    return max(stage.parameter_bytes(element_size) for stage in stage_plans(plan))

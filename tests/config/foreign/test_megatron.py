@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from rankloom.check import look_at
+from rankloom.config.examine_foreign import examine_foreign
 from rankloom.config.foreign import ForeignJob, read_foreign
 from rankloom.layout import GTPParallelLayout
 from rankloom.plan import ModelSpec
@@ -528,3 +530,31 @@ def test_models_have_the_parameters_of_the_job(added: str, extra: int) -> None:
     spec = ModelSpec.from_config(config)
     layer = 4 * 128 * 128 + 3 * 128 * 320 + 2 * 128 + extra
     assert sum(p.num_elements for p in spec.parameters) == 1024 * 128 + 2 * layer + 128
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--decoder-first-pipeline-num-layers 3",
+        "--num-layers-per-virtual-pipeline-stage 1",
+        "--account-for-embedding-in-pipeline-split",
+        "--pipeline-model-parallel-layout 'Et*3|t*5L'",
+    ],
+)
+def test_stages_that_are_no_equal_stretches_have_no_bytes(flags: str) -> None:
+    job = (
+        "torchrun --nproc-per-node 4 p.py --pipeline-model-parallel-size 2 --num-layers 8 --hidden-size 64 "
+        "--num-attention-heads 4 --ffn-hidden-size 128 --swiglu --normalization RMSNorm "
+        "--disable-bias-linear --position-embedding-type rope --untie-embeddings-and-output-weights --tokenizer-type NullTokenizer "
+        "--vocab-size 127 --seq-length 64 --max-position-embeddings 64 --micro-batch-size 1 "
+        "--global-batch-size 4 --bf16"
+    )
+    equal = look_at(examine_foreign(read_foreign("megatron", job)))
+    assert equal.job is not None
+    assert equal.job.records
+    unequal = look_at(examine_foreign(read_foreign("megatron", f"{job} {flags}")))
+    assert unequal.job is not None
+    assert unequal.job.plan is None
+    assert (
+        "parameters and bytes: the pipeline stages are no equal stretches of layers" in unequal.not_looked_at
+    )

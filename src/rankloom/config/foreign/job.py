@@ -29,5 +29,6 @@ class ForeignJob:
     sequence_multiple: int | None = None  # the user's own: lengths are padded to a multiple of it
     eval_batch_size: int | None = None  # rows of an evaluation batch; spelled["train.eval_batch_size"]
     eval_micro_batch_size: int | None = None
+    equal_stages: bool = True  # every pipeline stage is one stretch of layers, all of the same length
     element_size: int | None = None  # bytes of a parameter and an activation, None where it is not said
     unknown: frozenset[str] = frozenset()  # dotted keys that the job sets, to what is not known

@@ -28,6 +28,15 @@ TP, W, Q, CP = (
         "context_parallel_size",
     )
 )
+_UNEQUAL_STAGES = (
+    "num-layers-per-virtual-pipeline-stage",
+    "num-virtual-stages-per-pipeline-rank",
+    "decoder-first-pipeline-num-layers",
+    "decoder-last-pipeline-num-layers",
+    "account-for-embedding-in-pipeline-split",
+    "account-for-loss-in-pipeline-split",
+    "pipeline-model-parallel-layout",
+)
 _FOLDS = ("gtp-remat-fold-cp", "fold-whole-cp")
 
 
@@ -78,6 +87,7 @@ def job_of(
             *model_notes,
         ),
         model=model,
+        equal_stages=not any(arguments.has(name) or arguments.on(name) for name in _UNEQUAL_STAGES),
         element_size=2 if arguments.on("bf16") or arguments.on("fp16") else 4,
         unknown=frozenset(draft.unknown),
     )

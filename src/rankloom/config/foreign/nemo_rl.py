@@ -36,6 +36,7 @@ _DTENSOR: Mapping[str, tuple[str, object]] = MappingProxyType(
         "sequence_parallel": ("sequence_parallel", False),
     }
 )
+_UNEQUAL_STAGES = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 _ROWS: Mapping[str, str] = MappingProxyType(
     {
         "train.micro_batch_size": "policy.train_micro_batch_size",
@@ -86,6 +87,7 @@ def job_of_settings(
         sequence_multiple=multiple,
         eval_batch_size=evaluation[0],
         eval_micro_batch_size=evaluation[1],
+        equal_stages=all(reader.value(f"policy.{backend}.{name}") is None for name in _UNEQUAL_STAGES),
         element_size=element_size,
         unknown=frozenset(key for key in reader.unknown if not key.startswith("experts.")),
     )
