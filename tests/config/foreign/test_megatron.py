@@ -546,8 +546,8 @@ def test_stages_that_are_no_equal_stretches_have_no_bytes(flags: str) -> None:
         "torchrun --nproc-per-node 4 p.py --pipeline-model-parallel-size 2 --num-layers 8 --hidden-size 64 "
         "--num-attention-heads 4 --ffn-hidden-size 128 --swiglu --normalization RMSNorm "
         "--disable-bias-linear --position-embedding-type rope --untie-embeddings-and-output-weights "
-        "--tokenizer-type NullTokenizer --vocab-size 127 --seq-length 64 --max-position-embeddings 64 --micro-batch-size 1 "
-        "--global-batch-size 4 --bf16"
+        "--tokenizer-type NullTokenizer --vocab-size 127 --seq-length 64 --max-position-embeddings 64 "
+        "--micro-batch-size 1 --global-batch-size 4 --bf16"
     )
     equal = look_at(examine_foreign(read_foreign("megatron", job)))
     assert equal.job is not None
