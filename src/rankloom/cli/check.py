@@ -8,20 +8,13 @@ from typing import Annotated
 import typer
 
 from rankloom.check.look import look_at
-from rankloom.cli.job_options import JobOptions, read_job, with_job_options
+from rankloom.cli.job_options import JobOptions, JobSource, read_job, with_job_options
 from rankloom.cli.overrides import parse_overrides
 
 
 def _command(
     ctx: typer.Context,
-    source: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="JOB",
-            help="A config file; with --from a file of that program, - for standard input, or a shell line.",
-            show_default=False,
-        ),
-    ] = None,
+    source: JobSource = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")] = False,
     resolved: Annotated[
         bool,

@@ -8,21 +8,14 @@ from typing import Annotated
 import typer
 
 from rankloom.check.look import look_at
-from rankloom.cli.job_options import JobOptions, read_job, tell_source, with_job_options
+from rankloom.cli.job_options import JobOptions, JobSource, read_job, tell_source, with_job_options
 from rankloom.cli.overrides import parse_overrides
 from rankloom.cli.page_file import write_page
 
 
 def _command(
     ctx: typer.Context,
-    source: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="JOB",
-            help="A config file; with --from a file of that program, - for standard input, or a shell line.",
-            show_default=False,
-        ),
-    ] = None,
+    source: JobSource = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="PAGE", help="Write an HTML page.")
     ] = None,

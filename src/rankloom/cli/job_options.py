@@ -23,10 +23,21 @@ from rankloom.errors import UserError
 from rankloom.layout.arithmetic import LAYOUT_SETTINGS
 from rankloom.layout.provenance import CLUSTER_SETTINGS, dotted
 
-__all__ = ["PROGRAMS", "SETTINGS", "JobOptions", "read_job", "tell_source", "with_job_options"]
+__all__ = ["PROGRAMS", "SETTINGS", "JobOptions", "JobSource", "read_job", "tell_source", "with_job_options"]
 
 PROGRAMS = ("rankloom", "megatron", "nemo-rl")
 SETTINGS = tuple(dict.fromkeys((*LAYOUT_SETTINGS, *CLUSTER_SETTINGS)))
+
+
+# The argument that names the job.
+JobSource = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="JOB",
+        help="A config file; with --from a file of that program, - for standard input, or a shell line.",
+        show_default=False,
+    ),
+]
 
 
 @dataclass(frozen=True)

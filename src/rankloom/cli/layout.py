@@ -8,7 +8,7 @@ from typing import Annotated, cast
 import typer
 
 from rankloom.check.look import look_at
-from rankloom.cli.job_options import JobOptions, read_job, tell_source, with_job_options
+from rankloom.cli.job_options import JobOptions, JobSource, read_job, tell_source, with_job_options
 from rankloom.cli.overrides import parse_overrides
 from rankloom.config.findings import Finding
 from rankloom.layout.arithmetic import LAYOUT_SETTINGS
@@ -19,14 +19,7 @@ SHOWN = (*LAYOUT_SETTINGS, "nvlink_domain_size")
 
 def _command(
     ctx: typer.Context,
-    source: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="JOB",
-            help="A config file, or with --from another program's job; flags win over it.",
-            show_default=False,
-        ),
-    ] = None,
+    source: JobSource = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")] = False,
     *,
     options: JobOptions,
