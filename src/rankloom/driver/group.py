@@ -1,0 +1,84 @@
+"""Workers, one a rank, as calls see them; and a group of them inside this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from rankloom.errors import RankloomError, RunError
+
+__all__ = ["Group", "LocalGroup"]
+
+Handle = TypeVar("Handle")
+
+
+class Group(Protocol[Handle]):
+    """What a call needs of the workers: to send to one, and to wait for several."""
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """The global ranks that have a worker."""
+
+    def share(self, value: Any) -> Any:
+        """What stands for ``value`` in the arguments of many ranks, so that it is not copied for each. Asked
+        for once a value and call."""
+
+    def submit(self, rank: int, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Handle:
+        """Starts a method of one worker and does not wait for it. Neither ``args`` nor ``kwargs`` may be
+        changed: other ranks get the same objects."""
+
+    def gather(self, handles: Mapping[int, Handle], wanted: Sequence[int]) -> list[Any]:
+        """Waits for all ``handles`` (of the ranks they are under) and returns the results of the ``wanted``
+        ranks, in that order; other results need not be fetched. Raises as soon as one has failed."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    method: str
+    future: Future[Any]
+
+
+class LocalGroup:
+    """Workers that are objects of this process; ``workers``: rank -> object.
+
+    Without ``executor`` a method runs when it is submitted; with one (of threads), as many at once as it has
+    room for.
+    """
+
+    def __init__(self, workers: Mapping[int, object], *, executor: Executor | None = None) -> None:
+        self._workers = workers
+        self._executor = executor
+        self._ranks = frozenset(workers)
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        return self._ranks
+
+    def share(self, value: Any) -> Any:
+        return value
+
+    def submit(self, rank: int, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Task:
+        function = getattr(self._workers[rank], method)
+        if self._executor is not None:
+            return _Task(method, self._executor.submit(function, *args, **kwargs))
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return _Task(method, future)
+
+    def gather(self, handles: Mapping[int, _Task], wanted: Sequence[int]) -> list[Any]:
+        """Raises for the lowest rank that has failed by then: its own UserError or RunError, else a RunError
+        with rank and method."""
+        wait([task.future for task in handles.values()], return_when=FIRST_EXCEPTION)
+        for rank, task in handles.items():
+            error = task.future.exception() if task.future.done() else None
+            if isinstance(error, RankloomError):
+                raise error
+            if error is not None:
+                reason = f"{type(error).__name__}: {error}"
+                raise RunError(f"rank {rank} failed in {task.method}: {reason}") from error
+        return [handles[rank].future.result() for rank in wanted]
