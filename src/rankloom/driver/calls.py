@@ -88,7 +88,8 @@ def call(
 ) -> Callable[[Method], Method]:
     """Declares how a method of a worker is called (see :class:`CallSpec`); the method stays as it is.
 
-    Axes may be written short (dp, cp, tp, pp). A method of a subclass needs its own declaration. Raises UserError as ``CallSpec.named`` does.
+    Axes may be written short (dp, cp, tp, pp). A method of a subclass needs its own declaration. Raises
+    UserError as ``CallSpec.named`` does.
 
     >>> class Worker:
     ...     @call(shard="data_parallel", replicate=WITHIN_LANE)
@@ -96,9 +97,7 @@ def call(
     >>> spec_of(Worker.get_logprobs).shard
     ('data_parallel',)
     """
-    spec = CallSpec(
-        _axes(shard), _axes(replicate), _axes(leader_only), collect, collective, takes_pieces and bool(shard)
-    )
+    spec = CallSpec(_axes(shard), _axes(replicate), _axes(leader_only), collect, collective, takes_pieces)
 
     def declare(method: Method) -> Method:
         spec.named(method.__name__)

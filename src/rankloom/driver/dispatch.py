@@ -43,7 +43,7 @@ class CallPlan:
         """Raises RunError for another number of pieces than the call is split into, naming the ranks that
         would stay uncalled."""
         number = 0 if pieces is None else len(pieces)
-        if not self.spec.takes_pieces:
+        if not (self.spec.shard and self.spec.takes_pieces):
             if pieces is not None:
                 given = f"call {self.name} takes no pieces, and {number} are given"
                 raise RunError(f"{given}; pass what all ranks get as an argument")
