@@ -111,3 +111,35 @@ def test_identity_follows_tokenizer_and_template(tmp_path: Path) -> None:
     config = folder / "tokenizer_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"eos_token": "<|pad|>"}))
     assert len({first, second, folder_identity(folder)}) == 3
+
+
+@pytest.mark.parametrize("cuts", [False, True], ids=["plain", "truncates_and_pads"])
+def test_a_tokenizer_is_saved_as_it_was_read(tmp_path: Path, cuts: bool) -> None:
+    """Chats are never cut or padded by it; what is saved with the model still does what the user's own does."""
+    own = train_tokenizer(chats(30), max_vocab_size=300)
+    if cuts:
+        own.backend_tokenizer.enable_truncation(max_length=9)
+        own.backend_tokenizer.enable_padding(length=12, pad_id=0, pad_token="<|pad|>")
+    own.save_pretrained(str(tmp_path / "own"))
+    load_tokenizer(tmp_path / "own").save_pretrained(str(tmp_path / "loaded"))
+
+    tokenizer = load_tokenizer(tmp_path / "own")
+    chat = record(("user", "the quick fox"), ("assistant", "says <|end|> and " * 9))
+    for trained_on in ([chat], chats(30)):  # the first needs the copy that takes special tokens for text
+        for (_, ids, _), like in zip(
+            encode_records(trained_on, tokenizer, name="it", skipped=Counter()),
+            encode_records(
+                trained_on, train_tokenizer(chats(30), max_vocab_size=300), name="it", skipped=Counter()
+            ),
+            strict=True,
+        ):
+            assert ids.tolist() == like[1].tolist()
+    tokenizer.save_pretrained(str(tmp_path / "saved"))
+    assert contents(tmp_path / "saved") == contents(tmp_path / "loaded")
+    same = {"tokenizer.json", "chat_template.jinja"} if cuts else set(contents(tmp_path / "own"))
+    for name in same:  # transformers writes what cuts and pads into the other file too
+        assert contents(tmp_path / "saved")[name] == contents(tmp_path / "own")[name]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}

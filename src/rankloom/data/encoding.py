@@ -48,10 +48,8 @@ class ChatEncoder:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, name: str, train_on: str = "all_turns") -> None:
         self.template = ChatTemplate(tokenizer, name=name, train_on=train_on)
-        self._literal = LiteralText(tokenizer, self.template)
-        self._backend: Tokenizer = tokenizer.backend_tokenizer
-        self._backend.no_truncation()
-        self._backend.no_padding()
+        self._backend = whole_text_backend(tokenizer)
+        self._literal = LiteralText(tokenizer, self.template, self._backend)
 
     def render(self, record: ChatRecord) -> Rendered:
         """The text of a chat. Raises BadRecordError: see `ChatTemplate.spans` and `LiteralText.respell`."""
@@ -240,6 +238,18 @@ def _refuse_constant_masks(totals: _Totals, template: ChatTemplate, skipped: Cou
         else:
             continue
         raise UserError(f"{source}: {wrong} ({template.name}); check the {{% generation %}} markers in it")
+
+
+def whole_text_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """What tokenises, without truncation and padding: ``tokenizer`` is saved with the model and stays as it
+    is."""
+    backend: Tokenizer = tokenizer.backend_tokenizer
+    if backend.truncation is None and backend.padding is None:
+        return backend
+    copied = Tokenizer.from_str(backend.to_str())
+    copied.no_truncation()
+    copied.no_padding()
+    return copied
 
 
 def _source(record: ChatRecord) -> str:

@@ -38,9 +38,11 @@ class Respelled:
 
 
 class LiteralText:
-    """Finds and respells such chats. Args: the tokenizer and its template."""
+    """Finds and respells such chats. Args: the tokenizer, its template, and what tokenises whole texts."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate, backend: Tokenizer
+    ) -> None:
         self._template = template
         self._tokens = special_tokens(tokenizer)
         self._private = {token: chr(FIRST_PRIVATE + n) for n, token in enumerate(self._tokens)}
@@ -48,7 +50,7 @@ class LiteralText:
         self._beginnings = tuple(dict.fromkeys(token[:2] for token in self._tokens))
         # Other added tokens stay what they are; one that holds a special token hides it.
         self._added = re.compile(_longest_first({*tokenizer.get_added_vocab(), *self._tokens}) or "(?!)")
-        self._backend: Tokenizer = tokenizer.backend_tokenizer
+        self._backend = backend
         self._copy: Tokenizer | None = None
         self._unknown: int | None = None
         self._numbers = [self._backend.token_to_id(token) for token in self._tokens]

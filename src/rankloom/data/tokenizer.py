@@ -72,6 +72,8 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
             f"{folder}: its tokenizer has no chat template; put one in {folder}/chat_template.jinja, with "
             "{% generation %} markers around what is to be trained"
         )
+    for how in ("is_local", "local_files_only"):  # it was loaded; of no interest where it is saved again
+        tokenizer.init_kwargs.pop(how, None)
     return tokenizer
 
 
