@@ -115,7 +115,7 @@ def test_identity_follows_tokenizer_and_template(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cuts", [False, True], ids=["plain", "truncates_and_pads"])
 def test_a_tokenizer_is_saved_as_it_was_read(tmp_path: Path, cuts: bool) -> None:
-    """Chats are never cut or padded by it; what is saved with the model still does what the user's own does."""
+    """Chats are neither cut nor padded by it, and what is saved with the model still cuts and pads."""
     own = train_tokenizer(chats(30), max_vocab_size=300)
     if cuts:
         own.backend_tokenizer.enable_truncation(max_length=9)
