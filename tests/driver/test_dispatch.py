@@ -120,9 +120,9 @@ def test_results_are_joined_in_lane_order_even_when_lane_0_is_slowest() -> None:
         pending = CALLS.start(LocalGroup(workers, executor=executor), "train", pieces="abcdef")
         for rank, task in reversed(pending.handles.items()):
             if rank >= 4:
-                task.future.result(timeout=20)
+                task.outcome.result(timeout=20)
                 finished.append(rank)
-        assert not any(pending.handles[rank].future.done() for rank in range(4))
+        assert not any(pending.handles[rank].outcome.done() for rank in range(4))
         gate.set()
         results = pending.result()
     assert finished == list(range(23, 3, -1))

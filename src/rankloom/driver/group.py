@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from rankloom.errors import RankloomError, RunError
 
@@ -34,10 +33,25 @@ class Group(Protocol[Handle]):
         ranks, in that order; other results need not be fetched. Raises as soon as one has failed."""
 
 
-@dataclass(frozen=True)
-class _Task:
+class _Done(NamedTuple):
+    """A method that has run; to ask as a future is asked, and much lighter than one."""
+
+    value: Any
+    error: BaseException | None
+
+    def done(self) -> bool:
+        return True
+
+    def exception(self) -> BaseException | None:
+        return self.error
+
+    def result(self) -> Any:
+        return self.value
+
+
+class _Task(NamedTuple):
     method: str
-    future: Future[Any]
+    outcome: Future[Any] | _Done
 
 
 class LocalGroup:
@@ -63,22 +77,21 @@ class LocalGroup:
         function = getattr(self._workers[rank], method)
         if self._executor is not None:
             return _Task(method, self._executor.submit(function, *args, **kwargs))
-        future: Future[Any] = Future()
         try:
-            future.set_result(function(*args, **kwargs))
+            return _Task(method, _Done(function(*args, **kwargs), None))
         except Exception as error:
-            future.set_exception(error)
-        return _Task(method, future)
+            return _Task(method, _Done(None, error))
 
     def gather(self, handles: Mapping[int, _Task], wanted: Sequence[int]) -> list[Any]:
         """Raises for the lowest rank that has failed by then: its own UserError or RunError, else a RunError
         with rank and method."""
-        wait([task.future for task in handles.values()], return_when=FIRST_EXCEPTION)
+        futures = [task.outcome for task in handles.values() if isinstance(task.outcome, Future)]
+        wait(futures, return_when=FIRST_EXCEPTION)
         for rank, task in handles.items():
-            error = task.future.exception() if task.future.done() else None
+            error = task.outcome.exception() if task.outcome.done() else None
             if isinstance(error, RankloomError):
                 raise error
             if error is not None:
                 reason = f"{type(error).__name__}: {error}"
                 raise RunError(f"rank {rank} failed in {task.method}: {reason}") from error
-        return [handles[rank].future.result() for rank in wanted]
+        return [handles[rank].outcome.result() for rank in wanted]
