@@ -46,6 +46,15 @@ def plain(vocab: int, dtype: torch.dtype, labels: Tensor) -> tuple[Tensor, Tenso
     return loss.detach(), hidden.grad, weight.grad
 
 
+def plain_log_probabilities(vocab: int, dtype: torch.dtype, labels: Tensor) -> Tensor:
+    weight, hidden = inputs(vocab, dtype)
+    logits = (hidden @ weight.t()).float()
+    flat = functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE, reduction="none"
+    )
+    return -flat.view(labels.shape)
+
+
 def cut_head(
     rank: int,
     world_size: int,
@@ -72,6 +81,7 @@ def cut_head(
         units.end()
         units.schedule.begin("evaluate")
         alone = cut.loss(hidden.chunk(parts, dim=1)[mine], labels)
+        values = cut.log_probabilities(hidden.chunk(parts, dim=1)[mine], labels)
         units.schedule.end()
     finally:
         head.CHUNK_ELEMENTS = before
@@ -79,6 +89,7 @@ def cut_head(
     return {
         "loss": (loss, want_loss.double()),
         "loss alone": (alone, loss),
+        "log-probabilities": (values, plain_log_probabilities(vocab, dtype, labels)),
         "hidden": (grad, want_hidden.chunk(parts, dim=1)[mine]),
         "weight": (
             units.gradient("head"),

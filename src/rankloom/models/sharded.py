@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,18 +110,30 @@ class ShardedModel:
         self.schedule.end()
         return loss, (labels != IGNORE).sum()
 
-    @torch.no_grad()
     def evaluate(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Sum of token losses and number of trained tokens of a microbatch, as `forward_backward` returns
         them; no gradients, and nothing that a model does in training alone."""
+        labels, loss = self._forward(rows, self._head.loss)
+        return loss, (labels != IGNORE).sum()
+
+    def log_probabilities(self, rows: Rows) -> Tensor:
+        """The log-probability of the label of each token of this context rank, given what stands before it in
+        its document: fp32 [B, S / C], 0 where the label is IGNORE, equal over tp. `whole_rows` joins them.
+
+        As in `evaluate`, all ranks that share weights come here together."""
+        return self._forward(rows, self._head.log_probabilities)[1]
+
+    @torch.no_grad()
+    def _forward(self, rows: Rows, of_head: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Local labels, and what ``of_head`` makes of the hidden states and them."""
         self.small.settle()
         self.module.eval()
         self.schedule.begin("evaluate")
         labels, hidden = self._hidden(rows)
-        loss = self._head.loss(hidden, labels)
+        found = of_head(hidden, labels)
         self.schedule.end()
         self.module.train()
-        return loss, (labels != IGNORE).sum()
+        return labels, found
 
     def _hidden(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Local labels and the output of the last norm, [B, S / C / SP, H]."""

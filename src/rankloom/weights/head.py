@@ -8,7 +8,9 @@ slices: Megatron-LM (Shoeybi et al. 2019, section 3)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,11 +43,9 @@ class VocabularyHead:
         grad = torch.empty_like(flat)
         weight = self.handle.weight()
         loss = torch.zeros((), dtype=torch.float64, device=x.device)
-        step = max(1, CHUNK_ELEMENTS // self.handle.placement.tp_local_shape[0])
-        for at in range(0, len(flat), step):
-            part = slice(at, at + step)
-            chunk_loss, grad_logits = self._chunk(flat[part] @ weight.t(), targets[part])
-            loss += chunk_loss
+        for part in self._parts(len(flat)):
+            losses, grad_logits = self._chunk(flat[part] @ weight.t(), targets[part]).with_gradient()
+            loss += losses.sum(dtype=torch.float64)
             grad_logits = grad_logits.to(x.dtype)
             torch.mm(grad_logits, weight, out=grad[part])
             self.handle.add_gradient(grad_logits, flat[part])
@@ -54,19 +54,30 @@ class VocabularyHead:
 
     def loss(self, hidden: Tensor, labels: Tensor) -> Tensor:
         """The sum alone, for evaluation."""
+        total = torch.zeros((), dtype=torch.float64, device=hidden.device)
+        for losses in self._losses(hidden, labels):
+            total += losses.sum(dtype=torch.float64)
+        return total
+
+    def log_probabilities(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        """The log-probability of each label, fp32 [B, S], 0 where it is IGNORE; equal on all TP ranks."""
+        losses = torch.cat(list(self._losses(hidden, labels)))
+        return 0.0 - losses.view(labels.shape)
+
+    def _losses(self, hidden: Tensor, labels: Tensor) -> Iterator[Tensor]:
+        """Token losses [c], chunk by chunk."""
         x = self.region.spread(hidden.detach())
         flat, targets = x.reshape(-1, x.shape[-1]), labels.reshape(-1)
         weight = self.handle.weight()
-        step = max(1, CHUNK_ELEMENTS // self.handle.placement.tp_local_shape[0])
-        total = torch.zeros((), dtype=torch.float64, device=x.device)
-        for at in range(0, len(flat), step):
-            part = slice(at, at + step)
-            total += self._chunk(flat[part] @ weight.t(), targets[part])[0]
-        return total
+        for part in self._parts(len(flat)):
+            yield self._chunk(flat[part] @ weight.t(), targets[part]).losses
 
-    def _chunk(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss sum and gradient of the logits [c, V] for ``targets`` [c]; softmax over all TP ranks' V, in
-        fp32."""
+    def _parts(self, num_tokens: int) -> Iterator[slice]:
+        step = max(1, CHUNK_ELEMENTS // self.handle.placement.tp_local_shape[0])
+        return (slice(at, at + step) for at in range(0, num_tokens, step))
+
+    def _chunk(self, logits: Tensor, targets: Tensor) -> _Chunk:
+        """Losses of the logits [c, V] for ``targets`` [c]; softmax over all TP ranks' V, in fp32."""
         tp = self.region.group
         logits = logits.float()
         trained = targets != IGNORE
@@ -78,7 +89,23 @@ class VocabularyHead:
         target_logit = shifted.gather(1, index)[:, 0].masked_fill(~here, 0)
         weights = shifted.exp_()
         sums = tp.sum_small(torch.stack([weights.sum(-1), target_logit]), "loss sums")
-        loss = torch.where(trained, sums[0].log() - sums[1], 0).sum(dtype=torch.float64)
-        grad = weights.mul_((trained / sums[0])[:, None])
-        grad.scatter_add_(1, index, -here.to(grad.dtype)[:, None])
-        return loss, grad
+        losses = torch.where(trained, sums[0].log() - sums[1], 0)
+        return _Chunk(losses, weights, trained / sums[0], index, here)
+
+
+class _Chunk(NamedTuple):
+    """``losses`` fp32 [c], and what their gradient is made of: ``weights`` [c, V], which ``scale`` [c] makes
+    probabilities, and the ``column`` [c, 1] of the target where it is ``here`` [c]."""
+
+    losses: Tensor
+    weights: Tensor
+    scale: Tensor
+    column: Tensor
+    here: Tensor
+
+    def with_gradient(self) -> tuple[Tensor, Tensor]:
+        """The losses, and the gradient of their sum with respect to the logits, [c, V], in the place of
+        ``weights``."""
+        grad = self.weights.mul_(self.scale[:, None])
+        grad.scatter_add_(1, self.column, -self.here.to(grad.dtype)[:, None])
+        return self.losses, grad
