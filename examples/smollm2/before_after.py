@@ -66,7 +66,8 @@ def held_out(config: str) -> tuple[list[Document], list[ChatRecord]]:
 
 def spread(records: list[ChatRecord], count: int) -> list[ChatRecord]:
     """Some of the records, as far from each other as they can be; the same ones every time."""
-    return [records[(2 * i + 1) * len(records) // (2 * count)] for i in range(min(count, len(records)))]
+    count = min(count, len(records))
+    return [records[(2 * i + 1) * len(records) // (2 * count)] for i in range(count)]
 
 
 def num_trained(document: Document) -> int:
