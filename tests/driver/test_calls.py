@@ -66,6 +66,9 @@ def test_all_declared_methods_are_planned() -> None:
     assert calls.names == ("load_batch", "save", "slices", "tokenizer", "train")
     assert calls.plan("train").said == "train reaches all 24 ranks with 6 pieces over data_parallel"
     assert calls.plan("save").said == "save reaches all 24 ranks with 1 piece for everybody"
+    assert calls.plan("slices").said == (
+        "slices reaches all 24 ranks with 6 pieces over data_parallel,context_parallel"
+    )
     assert calls.plan("load_batch").ranks == (0, 4, 8, 12, 16, 20)
     assert calls.plan("tokenizer").ranks == (0,)
 
@@ -118,6 +121,12 @@ def test_what_a_class_gets_wrong_is_found_before_there_is_a_worker() -> None:
     )
     assert "index 0 only of pipeline_parallel 2, context_parallel 4;" in str(refusal.value)
     assert str(refusal.value).endswith("(declared in Careless)")
+
+
+def test_pieces_over_other_axes_than_the_lanes_are_meant() -> None:
+    axes = NamedAxes.of(LAYOUTS["every axis"])
+    plan = plan_call("f", CallSpec(shard=(DP, CP), replicate=(PP, TP)), axes=axes)
+    assert plan.said == "f reaches all 64 ranks with 16 pieces over data_parallel,context_parallel"
 
 
 def test_an_axis_in_two_lists() -> None:

@@ -7,7 +7,7 @@ hands out references to arguments it does not copy.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Signature, getmembers, signature
 from typing import Any, Generic, TypeVar
 
@@ -79,6 +79,8 @@ def plan_call(name: str, spec: CallSpec, *, axes: NamedAxes) -> CallPlan:
     axes it is silent about and a call that reaches everybody; and as ``CallSpec.named`` does.
     """
     found = reach(spec.named(name), axes.driver, axes.parallel_layout)
+    # On these axes a piece is not a lane only where a call splits others, and then it means to.
+    found = replace(found, wrong_pieces=(), right_lanes=())
     if found.partial:
         raise UserError(found.describe())
     pieces = found.pieces[np.array(found.reached) - found.first_rank]
