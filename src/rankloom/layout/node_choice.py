@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from rankloom.errors import UserError
 
-__all__ = ["choose_nodes"]
+__all__ = ["choose_nodes", "natural_order"]
 
 MAX_NODES_SHOWN = 4
 
@@ -28,17 +28,17 @@ def choose_nodes(
         if number < 1:
             raise UserError(f"{name} must be at least 1, not {number}")
     domains: dict[str, list[str]] = {}
-    for node in sorted(domain_of_node, key=_natural):
+    for node in sorted(domain_of_node, key=natural_order):
         domain = domain_of_node[node]
         if domain is not None:
             domains.setdefault(domain, []).append(node)
     segments = [
         tuple(domains[domain][start : start + nodes_per_segment])
-        for domain in sorted(domains, key=_natural)
+        for domain in sorted(domains, key=natural_order)
         for start in range(0, len(domains[domain]) - nodes_per_segment + 1, nodes_per_segment)
     ]
     if len(segments) < num_segments:
-        unknown = [node for node in sorted(domain_of_node, key=_natural) if domain_of_node[node] is None]
+        unknown = [node for node in sorted(domain_of_node, key=natural_order) if domain_of_node[node] is None]
         wanted = _wanted(nodes_per_segment, num_segments)
         sizes = [len(nodes) for nodes in domains.values()]
         smaller = [n for n in range(1, nodes_per_segment) if sum(size // n for size in sizes) >= num_segments]
@@ -58,7 +58,7 @@ def _wanted(nodes_per_segment: int, num_segments: int) -> str:
 def _known(domains: Mapping[str, list[str]], num_possible: int) -> str:
     if not domains:
         return "and no node's domain is known"
-    counts = ", ".join(f"{domain}: {len(domains[domain])}" for domain in sorted(domains, key=_natural))
+    counts = ", ".join(f"{domain}: {len(domains[domain])}" for domain in sorted(domains, key=natural_order))
     return f"and the nodes of known domains ({counts}) make {num_possible}"
 
 
@@ -76,7 +76,7 @@ def _remedy(unknown: list[str], tries: list[str]) -> str:
     return text
 
 
-def _natural(name: str) -> tuple[list[str | int], str]:
-    """Sorts by the numbers in a name as numbers; texts and numbers take turns, so they never meet."""
+def natural_order(name: str) -> tuple[list[str | int], str]:
+    """A sort key: numbers in a name count as numbers. Texts and numbers take turns, so they never meet."""
     parts = re.split(r"(\d+)", name)
     return [int(part) if place % 2 else part for place, part in enumerate(parts)], name

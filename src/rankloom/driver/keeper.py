@@ -1,0 +1,121 @@
+"""A process beside the ranks of a node: it tells of the node, reads what ended ranks left, and ends those
+that no longer listen to anybody."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankloom.driver.nvlink import probe_domain
+from rankloom.train.failures import FailureRecord
+from rankloom.train.rank_files import PhaseFile, RankFiles
+
+__all__ = ["NodeKeeper", "RankEnd", "pid_file"]
+
+_LOG_END_BYTES = 65_536
+_LOOK_S = 0.02
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """What a rank left: its last phase, what it said of its failure, the end of its log and where that is."""
+
+    rank: int
+    phase: str
+    record: FailureRecord | None
+    output: str
+    log: str
+
+
+def pid_file(files: RankFiles) -> Path:
+    """Holds the id of a rank's process."""
+    return files.folder / f"rank-{files.rank}.pid"
+
+
+class NodeKeeper:
+    """One on each node with ranks, made an actor by the placement. Its folder holds one for each gang."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="rankloom-"))
+
+    def folder(self) -> str:
+        """A folder on this node that only this user can read."""
+        return str(self._folder)
+
+    def nvlink_domain(self) -> str | None:
+        """What the GPUs of this node report; None where they report none."""
+        return probe_domain()
+
+    def missing(self, paths: Sequence[str]) -> list[str]:
+        """Those of the paths that are not there on this node."""
+        return [path for path in paths if not Path(path).exists()]
+
+    def ends(
+        self, gang: str, log_folder: str, ranks: Sequence[int], *, with_log: Sequence[int]
+    ) -> list[RankEnd]:
+        """What these ranks left; the output of those in ``with_log``, and of those that say they failed."""
+        found = []
+        for rank in ranks:
+            files = RankFiles(self._folder / gang, Path(log_folder), rank)
+            record = FailureRecord.read(files.failure)
+            output = _end_of(files.log) if record is not None or rank in with_log else ""
+            found.append(RankEnd(rank, PhaseFile.read(files.phase), record, output, str(files.log)))
+        return found
+
+    def end_ranks(self, gang: str, *, patience_s: float) -> list[int]:
+        """Kills every rank of the gang on this node, also one that is stopped, and waits until they are gone;
+        the ids of processes that are not."""
+        pids = [pid for pid in map(_pid_of_rank, (self._folder / gang).glob("rank-*.pid")) if pid is not None]
+        for pid in pids:
+            _kill(pid)
+        deadline = time.monotonic() + patience_s
+        while (left := [pid for pid in pids if _is_running(pid)]) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        return left
+
+    def leave(self) -> None:
+        """Removes the folder; nothing may be asked afterwards."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _end_of(log: Path) -> str:
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_END_BYTES))
+        return file.read().decode(errors="replace")
+
+
+def _pid_of_rank(file: Path) -> int | None:
+    """The process in a file, unless it is another's by now."""
+    pid, rank = int(file.read_text()), file.stem.removeprefix("rank-")
+    if sys.platform != "linux":  # no /proc to make sure: leave it to Ray
+        return None
+    try:
+        title = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return None
+    return pid if title.startswith(f"ray::Rank{rank}".encode()) else None
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:  # it ended by itself
+        return
+
+
+def _is_running(pid: int) -> bool:
+    """A process whose parent has not looked at its end yet is not running."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
