@@ -45,9 +45,9 @@ class ToldNorm:
 
     def finish_reductions(self) -> None: ...
 
-    def gradient_norm(self, num_tokens: int) -> float:
+    def norm_and_wishes(self, num_tokens: int, *, wish: bool) -> tuple[float, int]:
         self.divisors.append(num_tokens)
-        return 1.0
+        return 1.0, int(wish)
 
     def step(self, *, lr: float, num_tokens: int, norm: float) -> None:
         self.divisors.append(num_tokens)

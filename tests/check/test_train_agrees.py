@@ -31,7 +31,7 @@ BAD: dict[str, Mapping[str, Mapping[str, object]]] = {
     "no end": {"train": {"max_steps": None}},
     "two ends": {"train": {"epochs": 1}},
     "no validation data": {"train": {"eval_every": 1}},
-    "checkpoints": {"checkpoint": {"save_every": 1}},
+    "no checkpoint there": {"checkpoint": {"resume": "nowhere"}},
     "ray": {"cluster": {"engine": "ray"}},
     "a schedule": {"schedule": {"min_lr": 1}},
     "a model": {"model": {"config": {**LLAMA, "num_hiden_layers": 3}}},
@@ -42,7 +42,7 @@ BAD: dict[str, Mapping[str, Mapping[str, object]]] = {
     "outputs": {"checkpoint": {"dir": "bad.jsonl/x"}},
     "several": {
         "data": {"train": "bad.jsonl"},
-        "checkpoint": {"save_every": 1, "dir": "bad.jsonl/x"},
+        "checkpoint": {"resume": "nowhere", "dir": "bad.jsonl/x"},
         "model": {"config": {**LLAMA, "num_hiden_layers": 3}},
     },
 }

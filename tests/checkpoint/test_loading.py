@@ -105,7 +105,7 @@ def test_boxes_that_leave_a_hole_are_refused(ranks: Any, folder: Path) -> None:
 
     rewrite_manifest(folder, change)
     assert refused(ranks, folder).startswith(
-        f"UserError: the checkpoint {folder} is damaged: its boxes hold "
+        f"DamagedCheckpoint: the checkpoint {folder} is damaged: its boxes hold "
     )
     assert " of the 3,232 elements of exp_avg/model.embed_tokens.weight" in refused(ranks, folder)
 
@@ -115,7 +115,7 @@ def test_a_truncated_file_is_named(ranks: Any, folder: Path) -> None:
     size = file.stat().st_size
     file.write_bytes(file.read_bytes()[:-8])
     problem = f"{file.name} has {size - 8:,} bytes instead of {size:,}"
-    assert refused(ranks, folder) == f"UserError: the checkpoint {folder} is damaged: {problem}"
+    assert refused(ranks, folder) == f"DamagedCheckpoint: the checkpoint {folder} is damaged: {problem}"
 
 
 @pytest.mark.parametrize("place", ["values", "header"])
@@ -131,7 +131,7 @@ def test_an_altered_file_is_named_by_all_ranks(ranks: Any, folder: Path, place: 
         message = (
             f"the checkpoint {folder} is damaged: {file.name} was altered after writing (another sha256)"
         )
-        assert text == f"UserError: rank 1: {message}"
+        assert text == f"DamagedCheckpoint: rank 1: {message}"
 
 
 def test_an_altered_config_is_named(ranks: Any, folder: Path) -> None:

@@ -159,6 +159,7 @@ def train_past_a_slow_writer(rank: int, world_size: int, r: Any, directory: Path
     take(model, optimizer, r, 0, 2)
     checkpointer.save(2, state={})
     checkpointer.wait()
+    assert (checkpointer.poll() is None) == (rank > 0)  # the first rank is told, once
     take(model, optimizer, r, 2, 3)
     tensors = whole_tensors(model, optimizer)
     state = {"list": [1]}

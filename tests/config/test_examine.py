@@ -82,7 +82,7 @@ def test_a_refused_value_hides_nothing_else() -> None:
     assert texts(examined) == [
         "data.seed must be an integer of at least 0, not -1 (data section of run.yaml)",
         "train.max_steps must be an integer of at least 1, or null, not 'many' (train section of run.yaml)",
-        "checkpoint.keep must be an integer of at least 1, not 0 (checkpoint section of run.yaml)",
+        "checkpoint.keep must be an integer of at least 1, or null, not 0 (checkpoint section of run.yaml)",
         "data.max_seq_length 7 is not a multiple of 4 = 2 x runtime context parallel size 2; try 4 or 8 "
         "(data section of run.yaml)",
     ]

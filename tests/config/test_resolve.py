@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankloom.config import resolve, resolve_layout
+from rankloom.config.values import next_time, seconds_of
 from rankloom.errors import UserError
 
 Mappings = dict[str, dict[str, Any]]
@@ -131,14 +133,32 @@ def test_a_warmup_that_never_ends_is_said(base: Mappings) -> None:
     )
 
 
-def test_checkpoint_settings_that_do_nothing_yet_are_said_where_somebody_wrote_them(base: Mappings) -> None:
+def test_checkpoint_settings_of_a_run_that_saves_none_are_said_where_somebody_wrote_them(
+    base: Mappings,
+) -> None:
     assert resolve(base).notes == ()
-    assert resolve({**base, "checkpoint": {"resume": "never"}}).notes == ()
-    assert resolve(base, cli={"checkpoint.resume": "auto"}).notes == (
-        "checkpoint.resume auto: nothing is resumed yet: a run starts at step 1",
-    )
     (note,) = resolve({**base, "checkpoint": {"keep": 2}}).notes
-    assert note.startswith("checkpoint.keep 2: no checkpoint is written during a run yet")
+    assert note == ("checkpoint.keep 2: no checkpoint is saved during the run, as checkpoint.save_every is 0")
+    for saves in ({"save_every": 5}, {"save_before": "18:30"}, {"time_limit": "1:00:00"}):
+        assert resolve({**base, "checkpoint": {"keep": 2, **saves}}).notes == ()
+
+
+def test_times_are_read_as_they_are_written(base: Mappings) -> None:
+    times = {"save_before": "7:05", "time_limit": "1-12:00:00"}
+    resolved = resolve({**base, "checkpoint": times})
+    assert (resolved.checkpoint.save_before, resolved.checkpoint.time_limit) == ("7:05", "1-12:00:00")
+    assert seconds_of("1-12:00:00") == 36 * 3600
+    now = datetime(2026, 11, 30, 18, 0)
+    assert next_time("18:30", now=now) == datetime(2026, 11, 30, 18, 30)
+    assert next_time("18:00", now=now) == datetime(2026, 12, 1, 18, 0)
+    assert next_time("2026-12-24T09:00", now=now) == datetime(2026, 12, 24, 9, 0)
+
+
+@pytest.mark.parametrize("bad", [{"save_before": "25:00"}, {"save_before": 1110}, {"time_limit": "90"}])
+def test_times_that_are_none(base: Mappings, bad: dict[str, object]) -> None:
+    (key,) = bad
+    with pytest.raises(UserError, match=f"checkpoint.{key} must be a time"):
+        resolve({**base, "checkpoint": bad})
 
 
 def test_a_set_decay_is_kept(base: Mappings) -> None:

@@ -147,11 +147,12 @@ def test_another_global_batch_continues_with_the_next_row_and_says_so(
 def test_another_order_is_refused(changes: dict[str, Any], expected: str) -> None:
     saved = state_of(stream(dataset(SIXTEEN), global_batch_size=4), 2, 1)
     other = stream(dataset(SIXTEEN), **{"global_batch_size": 4, **changes})
+    assert saved.changed_keys(other) == [part.split()[0] for part in expected.split("; ")]
     with pytest.raises(UserError) as caught:
         saved.restore(other, num_lanes=2)
     assert str(caught.value) == (
-        f"the run cannot continue in its data: {expected}. Set it back to continue exactly, or ask for a "
-        "restart of the data"
+        f"the run cannot continue in its data: {expected}. Set it back to continue exactly, or name "
+        f"{', '.join(saved.changed_keys(other))} in checkpoint.allow_changes to begin the data anew"
     )
     restored = saved.restore(other, num_lanes=2, restart=True)
     assert restored.stream.origin == Position(step=1, epoch=1, row=0, rows=4)

@@ -23,14 +23,14 @@ def run(rank: int, world_size: int, config: dict[str, Any]) -> tuple[dict[str, A
 
     resolved = resolve(config)
     comm = Communicator(resolved.layout, rank, device=torch.device("cpu"), timeout_s=60)
-    recorder, norm, calls = Recorder(), ShardedAdamW.gradient_norm, iter(range(4))
+    recorder, norm, calls = Recorder(), ShardedAdamW.norm_and_wishes, iter(range(4))
 
-    def spoiled(self: ShardedAdamW, divisor: int) -> float:
-        value = norm(self, divisor)
-        return value if next(calls) == 1 else float("nan")
+    def spoiled(self: ShardedAdamW, divisor: int, *, wish: bool) -> tuple[float, int]:
+        value, wishes = norm(self, divisor, wish=wish)
+        return value if next(calls) == 1 else float("nan"), wishes
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ShardedAdamW, "gradient_norm", spoiled)
+        patch.setattr(ShardedAdamW, "norm_and_wishes", spoiled)
         try:
             end: Any = dict(run_connected(resolved, comm, reporter=recorder))
         except RunError as error:

@@ -54,8 +54,10 @@ def test_a_missing_data_file(tmp_path: Path) -> None:
     assert "nothing.jsonl" in refusal(tmp_path, **{"data.train": str(tmp_path / "nothing.jsonl")})
 
 
-def test_what_training_cannot_do_yet(tmp_path: Path) -> None:
-    assert "checkpoint.save_every 5" in refusal(tmp_path, **{"checkpoint.save_every": 5})
+def test_a_checkpoint_to_resume_from_that_is_not_there(tmp_path: Path) -> None:
+    message = refusal(tmp_path, **{"checkpoint.resume": str(tmp_path / "nowhere")})
+    assert "nowhere" in message
+    assert "auto, never, or a checkpoint" in message
 
 
 def test_an_output_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -24,13 +24,14 @@ from rankloom.records.source import short_path
 
 __all__ = ["check_outputs", "check_room"]
 
-DIR, METRICS = "checkpoint.dir", "logging.metrics"
+DIR, METRICS, RESUME = "checkpoint.dir", "logging.metrics", "checkpoint.resume"
 STATE_BYTES = 12  # of a parameter in a checkpoint beside its weight: fp32 master and two moments
 
 
 def check_outputs(examined: Examined) -> Iterator[Finding]:
     """Outputs that cannot be written, or would take the place of anything but the same output of an earlier
     run."""
+    yield from _resume_problem(examined)
     said: set[str] = set()
     for key, find in ((DIR, _folder_problem), (METRICS, _metrics_problem), (DIR, _model_folder_problem)):
         path = examined.value(key)
@@ -45,6 +46,15 @@ def check_outputs(examined: Examined) -> Iterator[Finding]:
             written = METRICS if examined.sources.get(METRICS) not in (None, "derived") else DIR
             where = examined.where(written if key == METRICS else DIR) or "the default"
             yield Finding("error", "outputs", f"{key}: {problem}", (key,), where)
+
+
+def _resume_problem(examined: Examined) -> Iterator[Finding]:
+    """A run goes on from what is there, unless somebody names something else."""
+    wanted = examined.value(RESUME)
+    if wanted in (None, "auto", "never") or Path(str(wanted)).is_dir():
+        return
+    message = f"{RESUME}: there is no folder {short_path(str(wanted))}; it is auto, never, or a checkpoint"
+    yield Finding("error", "outputs", message, (RESUME,), examined.where(RESUME))
 
 
 def check_room(examined: Examined, spec: ModelSpec) -> Iterator[Finding]:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rankloom.checkpoint.exporting import export_checkpoint
-    from rankloom.checkpoint.folders import find_checkpoint, find_latest, list_checkpoints, verify
+    from rankloom.checkpoint.folders import (
+        DamagedCheckpoint,
+        complete_checkpoints,
+        find_checkpoint,
+        find_latest,
+        list_checkpoints,
+        verify,
+    )
     from rankloom.checkpoint.importing import import_folder
     from rankloom.checkpoint.loading import Loaded, load
     from rankloom.checkpoint.manifest import Manifest, read_manifest
@@ -20,8 +27,10 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckpointParameters",
     "Checkpointer",
+    "DamagedCheckpoint",
     "Loaded",
     "Manifest",
+    "complete_checkpoints",
     "export_checkpoint",
     "find_checkpoint",
     "find_latest",
@@ -36,8 +45,10 @@ __all__ = [
 _MODULES = {
     "CheckpointParameters": "reading",
     "Checkpointer": "saving",
+    "DamagedCheckpoint": "folders",
     "Loaded": "loading",
     "Manifest": "manifest",
+    "complete_checkpoints": "folders",
     "export_checkpoint": "exporting",
     "find_checkpoint": "folders",
     "find_latest": "folders",

@@ -20,8 +20,10 @@ from rankloom.checkpoint.manifest import MANIFEST, Manifest, read_manifest
 from rankloom.errors import UserError
 
 __all__ = [
+    "DamagedCheckpoint",
     "Found",
     "checkpoint_folder",
+    "complete_checkpoints",
     "find_checkpoint",
     "find_latest",
     "list_checkpoints",
@@ -35,6 +37,12 @@ __all__ = [
 ]
 
 LATEST = "latest"
+
+
+class DamagedCheckpoint(UserError):  # noqa: N818  (it names what is there, as UserError does)
+    """Files of a checkpoint are missing, truncated or altered; another one may be whole."""
+
+
 _NAME = re.compile(r"step-(\d+)(\.partial|\.old|\.removed)?")
 
 
@@ -111,7 +119,7 @@ def read_complete(folder: Path) -> Manifest:
         if (problem := _size_problem(folder / name, facts.bytes))
     ]
     if wrong:
-        raise UserError(f"the checkpoint {folder} is damaged: {'; '.join(wrong)}")
+        raise DamagedCheckpoint(f"the checkpoint {folder} is damaged: {'; '.join(wrong)}")
     return manifest
 
 
@@ -135,7 +143,7 @@ def refuse_altered(folder: str | Path, manifest: Manifest, sums: Mapping[str, st
     altered = [name for name, told in sums.items() if told != manifest.files[name].sha256]
     if altered:
         verb = "was" if len(altered) == 1 else "were"
-        raise UserError(
+        raise DamagedCheckpoint(
             f"the checkpoint {folder} is damaged: {', '.join(altered)} {verb} altered after writing "
             "(another sha256)"
         )
@@ -144,15 +152,17 @@ def refuse_altered(folder: str | Path, manifest: Manifest, sums: Mapping[str, st
 def find_latest(directory: str | Path) -> Path | None:
     """The complete checkpoint that was saved last, or None: the one ``latest`` names or, where that is
     missing or incomplete, of the others the one with the latest time."""
-    pointer = Path(directory) / LATEST
+    return next(iter(complete_checkpoints(directory)), None)
+
+
+def complete_checkpoints(directory: str | Path) -> list[Path]:
+    """Those that are complete, the one that was saved last first."""
+    pointer, named = Path(directory) / LATEST, None
     if pointer.is_file():
-        name = pointer.read_text(encoding="utf-8", errors="replace").strip()
-        if _NAME.fullmatch(name) and (Path(directory) / name).is_dir():
-            found = _look(Path(directory) / name)
-            if found.complete:
-                return found.path
+        named = pointer.read_text(encoding="utf-8", errors="replace").strip()
     complete = [found for found in list_checkpoints(directory) if found.manifest is not None]
-    return max(complete, key=_age).path if complete else None
+    complete.sort(key=lambda found: (found.path.name == named, *_age(found)), reverse=True)
+    return [found.path for found in complete]
 
 
 def _age(found: Found) -> tuple[float, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rankloom.checkpoint.boxes import inside, intersection
-from rankloom.checkpoint.folders import read_complete
+from rankloom.checkpoint.folders import DamagedCheckpoint, read_complete
 from rankloom.checkpoint.manifest import Manifest, StoredTensor
 from rankloom.errors import UserError
 from rankloom.plan import Box, ParameterSpec
@@ -28,7 +30,7 @@ class CheckpointReader:
         for name, tensor in self.manifest.tensors.items():
             covered = sum(stored.box.num_elements for stored in tensor.boxes)
             if covered != tensor.num_elements:
-                raise UserError(
+                raise DamagedCheckpoint(
                     f"the checkpoint {folder} is damaged: its boxes hold {covered:,} of the "
                     f"{tensor.num_elements:,} elements of {name}"
                 )
@@ -43,12 +45,14 @@ class CheckpointReader:
         for stored in tensor.boxes:
             both = intersection(stored.box, box)
             if both is not None:
-                values = self._file(stored.file).get_slice(stored.key)[inside(both, stored.box)]
+                with self._named(stored.file) as file:
+                    values = file.get_slice(stored.key)[inside(both, stored.box)]
                 out[inside(both, box)].copy_(values)
 
     def read_keys(self, file: str, keys: list[str]) -> dict[str, Tensor]:
         """Whole tensors of one file."""
-        return {key: self._file(file).get_tensor(key) for key in keys}
+        with self._named(file) as opened:
+            return {key: opened.get_tensor(key) for key in keys}
 
     def _tensor(self, name: str) -> StoredTensor:
         try:
@@ -56,13 +60,17 @@ class CheckpointReader:
         except KeyError:
             raise UserError(f"the checkpoint {self.folder} has no {name}") from None
 
-    def _file(self, name: str) -> Any:
-        if name not in self._open:
-            try:
+    @contextmanager
+    def _named(self, name: str) -> Iterator[Any]:
+        """The open file; what it does not hold as it should is said with its name."""
+        try:
+            if name not in self._open:
                 self._open[name] = safe_open(self.folder / name, framework="pt")
-            except (OSError, SafetensorError) as error:
-                raise UserError(f"{self.folder / name} cannot be read as safetensors: {error}") from error
-        return self._open[name]
+            yield self._open[name]
+        except (OSError, SafetensorError) as error:
+            raise DamagedCheckpoint(
+                f"the checkpoint {self.folder} is damaged: {name} cannot be read as safetensors: {error}"
+            ) from error
 
 
 class CheckpointParameters:

@@ -112,6 +112,7 @@ class Checkpointer:
         self._tokenizer = tokenizer
         self._side_files: dict[str, bytes] = {}
         self._flight: _Flight | None = None
+        self._completed: Path | None = None  # seen by `wait`, for `poll` to tell
 
     @property
     def in_flight(self) -> int | None:
@@ -143,6 +144,9 @@ class Checkpointer:
     def poll(self) -> Path | None:
         """No collective, and no waiting: for every step. Returns the folder of a checkpoint that has become
         complete, once, on the first rank. Raises RunError on a rank whose own writing has failed."""
+        if self._completed is not None:
+            folder, self._completed = self._completed, None
+            return folder
         flight = self._flight
         if flight is None or flight.told or flight.stage is _Stage.WRITING:
             return None
@@ -177,6 +181,8 @@ class Checkpointer:
             if self._is_first:
                 shutil.rmtree(flight.partial, ignore_errors=True)
             raise RunError(self._failed(flight, str(error))) from error
+        if self._is_first and not flight.told:
+            self._completed = flight.folder
 
     def _stages(self, flight: _Flight) -> set[_Stage]:
         mine = torch.tensor([flight.stage], device=self._comm.device)

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 import torch
 from safetensors import SafetensorError
 
+from rankloom.checkpoint.folders import DamagedCheckpoint
 from rankloom.comm import Communicator
 from rankloom.errors import RankloomError, RunError, UserError
 
 __all__ = ["together"]
 
 _TEXT_BYTES = 2048
-_KINDS = (UserError, RunError)
+_KINDS = (DamagedCheckpoint, UserError, RunError)
 _FOR_USERS = (RankloomError, OSError, SafetensorError)
 
 
@@ -42,7 +43,8 @@ def _encoded(error: Exception | None, comm: Communicator) -> torch.Tensor:
     """[1 + kind, text ..., 0 ...] as bytes; all zero without an error."""
     encoded = bytearray(1 + _TEXT_BYTES)
     if error is not None:
-        encoded[0] = 1 + _KINDS.index(UserError if isinstance(error, UserError) else RunError)
+        kind = next((kind for kind in _KINDS if isinstance(error, kind)), RunError)
+        encoded[0] = 1 + _KINDS.index(kind)
         name = "" if isinstance(error, _FOR_USERS) else f"{type(error).__name__}: "
         text = f"{name}{error}".encode()[:_TEXT_BYTES]
         encoded[1 : 1 + len(text)] = text

@@ -5,5 +5,6 @@ from __future__ import annotations
 from rankloom.comm.activity import Activity
 from rankloom.comm.communicator import Communicator
 from rankloom.comm.group import Group, Pending
+from rankloom.comm.texts import tell_all
 
-__all__ = ["Activity", "Communicator", "Group", "Pending"]
+__all__ = ["Activity", "Communicator", "Group", "Pending", "tell_all"]

@@ -66,14 +66,14 @@ def _samples_of(value: Value, steps: int) -> int | None:
 
 
 def _nothing_saved(value: Value, sources: Mapping[str, str]) -> Iterator[Finding]:
-    """Checkpoints are not written or read yet; defaults need no word about it, what somebody wrote does."""
-    written = [key for key in ("checkpoint.resume", "checkpoint.keep") if sources.get(key) in ("file", "cli")]
-    if "checkpoint.resume" in written and value("checkpoint.resume") == "auto":
-        message = "checkpoint.resume auto: nothing is resumed yet: a run starts at step 1"
-        yield Finding("note", "training", message, ("checkpoint.resume",))
-    if "checkpoint.keep" in written:
-        message = (
-            f"checkpoint.keep {value('checkpoint.keep')}: no checkpoint is written during a run yet, so none "
-            "is kept"
-        )
-        yield Finding("note", "training", message, ("checkpoint.keep",))
+    """Settings of checkpoints in a run that saves none; defaults need no word about it, what somebody wrote
+    does."""
+    saves = ("checkpoint.save_every", "checkpoint.save_before", "checkpoint.time_limit")
+    if any(value(key) for key in saves):
+        return
+    for key in ("checkpoint.keep", "checkpoint.keep_every", "checkpoint.background"):
+        if sources.get(key) in ("file", "cli"):
+            message = (
+                f"{key} {value(key)}: no checkpoint is saved during the run, as checkpoint.save_every is 0"
+            )
+            yield Finding("note", "training", message, (key,))

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from rankloom.config.values import (
     Beta,
+    Clock,
     Count,
     DataSources,
     FreeMapping,
@@ -26,6 +27,8 @@ from rankloom.config.values import (
     Seconds,
     Share,
     Text,
+    Texts,
+    TimeLimit,
     WandbSettings,
 )
 
@@ -151,8 +154,19 @@ class CheckpointSection(Section):
 
     dir: Text = "runs/rankloom"
     save_every: NonNegativeInt = 0  # steps; 0: no checkpoint
-    resume: Literal["auto", "never"] = "auto"
-    keep: Count = 2
+    resume: Text = "auto"  # auto, never, or a checkpoint
+    keep: Count | None = 2  # of the latest checkpoints; null: all
+    keep_every: Count | None = None  # steps; checkpoints of their multiples stay
+    background: bool = True  # write while training goes on
+    allow_changes: Texts = ()  # globs of settings that may differ from those of the resumed checkpoint
+    export_every: NonNegativeInt = 0  # steps between Hugging Face folders; 0: at the end alone
+    save_before: Clock | None = None  # save and end before this time
+    time_limit: TimeLimit | None = None  # the same, counted from the start
+
+    @property
+    def saves(self) -> bool:
+        """Whether the run can end with a checkpoint, so that a next one goes on from there."""
+        return self.save_every > 0 or self.save_before is not None or self.time_limit is not None
 
 
 class ClusterSection(Section):

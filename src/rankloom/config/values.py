@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import types
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime, timedelta
 from typing import Annotated, Literal, TypeAlias, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -13,6 +14,7 @@ from rankloom.config.yaml_file import as_number
 
 __all__ = [
     "Beta",
+    "Clock",
     "Count",
     "ELEMENT_BYTES",
     "DataSources",
@@ -26,10 +28,14 @@ __all__ = [
     "Seconds",
     "Share",
     "Text",
+    "Texts",
+    "TimeLimit",
     "WandbSettings",
     "WeightedSource",
     "allowed_text",
     "allows_null",
+    "next_time",
+    "seconds_of",
 ]
 
 
@@ -60,6 +66,10 @@ def _text(value: object) -> object:
     return str(value) if is_other else value
 
 
+def _one_or_more(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
 def _rank_lists(value: object) -> object:
     """Lists of ranks, where a list may be the text "0-3,8" and all of them the text "0-3;4-7"."""
     if isinstance(value, str):
@@ -82,6 +92,40 @@ def _rank_list(value: object) -> object:
             raise ValueError("there are not as many ranks")
         ranks += added
     return ranks
+
+
+def seconds_of(text: str) -> int:
+    """The seconds of "H:MM:SS" or "D-HH:MM:SS", as Slurm writes a time limit. Raises ValueError."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)", text)
+    if match is None:
+        raise ValueError("not H:MM:SS")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _time_limit(value: object) -> object:
+    text = _text(value)
+    if isinstance(text, str) and seconds_of(text) > SECONDS_OF_A_YEAR:
+        raise ValueError("more than a year")
+    return text
+
+
+def next_time(text: str, *, now: datetime) -> datetime:
+    """The first time after ``now`` that the clock shows "HH:MM"; or the moment "2026-11-30T18:30" itself, in
+    the zone of ``now`` where it names none. Raises ValueError."""
+    if re.fullmatch(r"\d{1,2}:\d\d", text):
+        hour, minute = map(int, text.split(":"))
+        moment = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        return moment if moment > now else moment + timedelta(days=1)
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=now.tzinfo)
+
+
+def _clock(value: object) -> object:
+    text = _text(value)
+    if isinstance(text, str):
+        next_time(text, now=datetime(2026, 1, 1))
+    return text
 
 
 _NUMBER = BeforeValidator(_number)
@@ -108,6 +152,15 @@ Beta: TypeAlias = Annotated[
 ]
 Text: TypeAlias = Annotated[
     str, BeforeValidator(_text), Field(pattern=r"\S"), Allowed("a text that is not empty")
+]
+Clock: TypeAlias = Annotated[
+    str, BeforeValidator(_clock), Allowed("a time of day such as 18:30, or a moment such as 2026-11-30T18:30")
+]
+TimeLimit: TypeAlias = Annotated[
+    str, BeforeValidator(_time_limit), Allowed("a time such as 3:50:00 (H:MM:SS) or 1-12:00:00 (D-HH:MM:SS)")
+]
+Texts: TypeAlias = Annotated[
+    tuple[Text, ...], BeforeValidator(_one_or_more), Allowed("a list of texts, or one text")
 ]
 Rank: TypeAlias = Annotated[int, Field(ge=0, strict=True)]
 RankLists: TypeAlias = Annotated[

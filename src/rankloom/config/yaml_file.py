@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 
 import yaml
@@ -19,8 +19,25 @@ __all__ = ["as_number", "read_value", "read_yaml"]
 _EXPONENT_FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
 
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses duplicate keys, reads exponents, and leaves dates as the text they are."""
+class _Values(yaml.SafeLoader):
+    """SafeLoader without sexagesimal numbers: 18:30 is a time of day and not 1110."""
+
+
+def _as_number_or_written(kind: str) -> Callable[[yaml.SafeLoader, yaml.ScalarNode], object]:
+    read = getattr(yaml.SafeLoader, f"construct_yaml_{kind}")
+
+    def construct(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> object:
+        return node.value if ":" in node.value else read(loader, node)
+
+    return construct
+
+
+for _kind in ("int", "float"):
+    _Values.add_constructor(f"tag:yaml.org,2002:{_kind}", _as_number_or_written(_kind))
+
+
+class _Loader(_Values):
+    """Also refuses duplicate keys, reads exponents, and leaves dates as the text they are."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -50,7 +67,7 @@ _Loader.add_constructor("tag:yaml.org,2002:timestamp", _as_written)
 
 def read_value(text: str) -> object:
     """The value that a text is in YAML 1.1. Raises yaml.YAMLError, ValueError or RecursionError."""
-    loader = yaml.SafeLoader(text)
+    loader = _Values(text)
     loader.deep_construct = True
     value: object = loader.get_single_data()
     _refuse_huge(value)

@@ -7,7 +7,7 @@ on. Nothing continues on other data or in another order of it, unless that is as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -109,9 +109,10 @@ class DataState:
         Raises:
             UserError: the data or its order is another, and ``restart`` is off.
         """
-        differences = [*self._other_data(stream), *_differences(self.order, stream.order())]
+        differences = self._other(stream)
         notes = [
-            f"{text}; rows are cut so from here on" for text in _differences(self.batches, stream.batches())
+            f"{text}; rows are cut so from here on"
+            for text in _differences(self.batches, stream.batches()).values()
         ]
         if len(self.lanes) != num_lanes:
             saved, now = _lanes(len(self.lanes)), _lanes(num_lanes)
@@ -120,12 +121,13 @@ class DataState:
             return Restored(stream.continued_from(self.position), tuple(notes))
         if not restart:
             raise UserError(
-                f"the run cannot continue in its data: {'; '.join(differences)}. Set it back to continue "
-                "exactly, or ask for a restart of the data"
+                f"the run cannot continue in its data: {'; '.join(differences.values())}. Set it back to "
+                f"continue exactly, or name {', '.join(differences)} in checkpoint.allow_changes to begin "
+                "the data anew"
             )
         epoch = self.position.epoch + (self.position.row > 0)
         origin = Position(step=self.position.step, epoch=epoch, row=0, rows=self.position.rows)
-        told = f"the data is started anew with epoch {epoch}: {'; '.join(differences)}"
+        told = f"the data is started anew with epoch {epoch}: {'; '.join(differences.values())}"
         return Restored(stream.continued_from(origin), (told, *notes))
 
     def to_json(self) -> dict[str, Any]:
@@ -159,11 +161,16 @@ class DataState:
             raise UserError(f"this is not a data state, or it is damaged: {error}") from error
         return state
 
-    def _other_data(self, stream: GlobalStream) -> list[str]:
-        now = stream.dataset_identity
-        if now.fingerprint == self.dataset.fingerprint:
-            return []
-        return [f"it was saved with the data {self.dataset}, now it is {now}"]
+    def changed_keys(self, stream: GlobalStream) -> list[str]:
+        """Settings for which `restore` asks for a restart: "data.train" stands for the records."""
+        return list(self._other(stream))
+
+    def _other(self, stream: GlobalStream) -> dict[str, str]:
+        """What is another data set or another order of it, by the setting to blame, in words."""
+        now, found = stream.dataset_identity, {}
+        if now.fingerprint != self.dataset.fingerprint:
+            found["data.train"] = f"it was saved with the data {self.dataset}, now it is {now}"
+        return found | _differences(self.order, stream.order())
 
 
 def _refuse_other_lanes(lanes: Sequence[LaneState], *, step: int) -> None:
@@ -174,10 +181,12 @@ def _refuse_other_lanes(lanes: Sequence[LaneState], *, step: int) -> None:
         raise ValueError(f"after step {step} each lane is needed once, not {told}")
 
 
-def _differences(saved: Mapping[str, object], now: Mapping[str, object]) -> Iterable[str]:
-    for key in dict.fromkeys([*saved, *now]):
-        if saved.get(key) != now.get(key):
-            yield f"{key} was {saved.get(key)}, now it is {now.get(key)}"
+def _differences(saved: Mapping[str, object], now: Mapping[str, object]) -> dict[str, str]:
+    return {
+        key: f"{key} was {saved.get(key)}, now it is {now.get(key)}"
+        for key in dict.fromkeys([*saved, *now])
+        if saved.get(key) != now.get(key)
+    }
 
 
 def _lanes(number: int) -> str:

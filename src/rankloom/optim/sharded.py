@@ -79,12 +79,19 @@ class ShardedAdamW:
     def gradient_norm(self, num_tokens: int) -> float:
         """The norm of the whole model's gradient after 1 / ``num_tokens``, each element counted once, summed
         in fp64."""
-        total = torch.zeros(1, dtype=torch.float64, device=self._comm.device)
+        return self.norm_and_wishes(num_tokens, wish=False)[0]
+
+    def norm_and_wishes(self, num_tokens: int, *, wish: bool) -> tuple[float, int]:
+        """The norm, and on how many ranks ``wish`` is set: all ranks learn it in the one collective of a step
+        in which all of them meet."""
+        total = torch.zeros(2, dtype=torch.float64, device=self._comm.device)
+        total[1] = wish
         for piece in self.pieces:
             for placement, _, gradient in piece.parameters():
                 if placement.tp_dim is not None or self._comm["tp"].index == 0:
-                    total += torch.linalg.vector_norm(gradient, dtype=torch.float64).square()
-        return math.sqrt(self._comm["world"].sum_small(total, "gradient norm").item()) / num_tokens
+                    total[0] += torch.linalg.vector_norm(gradient, dtype=torch.float64).square()
+        squares, wishes = self._comm["world"].sum_small(total, "gradient norm").tolist()
+        return math.sqrt(squares) / num_tokens, int(wishes)
 
     def step(self, *, lr: float, num_tokens: int, norm: float) -> None:
         """Updates this rank's pieces with gradient / num_tokens, clipped to ``clip_grad`` by ``norm`` (of the

@@ -238,7 +238,9 @@ def _step_end(plan: ModelPlan, shape: StepShape) -> Iterator[CollectiveRecord]:
 
 
 def _gradient_norm(plan: ModelPlan) -> CollectiveRecord:
-    return CollectiveRecord("gradient norm", "all_gather", "world", 1, (plan.layout.world_size - 1) * FP64)
+    """With it, whether a rank wishes the run to end after this step."""
+    num_bytes = (plan.layout.world_size - 1) * 2 * FP64
+    return CollectiveRecord("gradient norm", "all_gather", "world", 1, num_bytes)
 
 
 def _pipeline(plans: Sequence[ModelPlan], shape: StepShape) -> Iterator[CollectiveRecord]:

@@ -9,11 +9,9 @@ from rankloom.comm import Communicator
 from rankloom.data import Counts
 from rankloom.data.dealing import Imbalance
 from rankloom.train.batches import Batches, StepFacts
-from rankloom.train.worker import StepOutcome
+from rankloom.train.worker import NOTHING, StepOutcome
 
 __all__ = ["Accounting"]
-
-NOTHING = Counts(0, 0, 0, 0)
 
 
 class Accounting:

@@ -15,17 +15,20 @@ import torch.distributed as dist
 from transformers import AutoConfig, GenerationConfig
 
 from rankloom.check import model_config_place
+from rankloom.checkpoint import CheckpointParameters
+from rankloom.checkpoint.manifest import MANIFEST
 from rankloom.comm import Activity, Communicator
 from rankloom.config import ResolvedConfig
 from rankloom.config.energon import ENERGON
 from rankloom.config.examine import Examined
 from rankloom.config.rampup import BatchSizes
 from rankloom.config.values import ELEMENT_BYTES
-from rankloom.data import GlobalStream
+from rankloom.data import Counts
 from rankloom.data.energon import require_energon
 from rankloom.data.prepare import PreparedData, RunData, prepare
 from rankloom.errors import RunError, UserError
 from rankloom.models import SafetensorsFolder, SeededParameters, ShardedModel, fill
+from rankloom.models.sources import ParameterSource
 from rankloom.optim import LearningRate, ShardedAdamW
 from rankloom.plan import ModelPlan, ModelSpec, Placement, StepShape
 from rankloom.train.batches import Batches, PlannedBatches
@@ -39,6 +42,7 @@ __all__ = [
     "load_data",
     "model_plan",
     "num_steps",
+    "run_tokens",
     "step_shape",
 ]
 
@@ -109,11 +113,11 @@ def build_batches(resolved: ResolvedConfig, comm: Communicator, data: RunData, *
     return EnergonBatches(resolved, comm, data, is_owner=is_owner)
 
 
-def num_steps(resolved: ResolvedConfig, data: RunData) -> int:
+def num_steps(resolved: ResolvedConfig, batches: Batches) -> int:
     """Optimizer steps of the run; of an Energon data set their number is a setting."""
-    if resolved.train.max_steps is not None or not isinstance(data, PreparedData):
+    if resolved.train.max_steps is not None or not isinstance(batches, PlannedBatches):
         return resolved.train.max_steps or 0
-    return data.stream.num_steps(resolved.train.epochs or 0)
+    return batches.stream.num_steps(resolved.train.epochs or 0)
 
 
 def _config_mapping(resolved: ResolvedConfig) -> Mapping[str, object]:
@@ -129,8 +133,11 @@ def model_plan(resolved: ResolvedConfig, *, vocab_size: int) -> ModelPlan:
     return ModelPlan.build(spec, resolved.layout)
 
 
-def build_model(resolved: ResolvedConfig, plan: ModelPlan, comm: Communicator, data: RunData) -> ShardedModel:
-    """The sharded model with its parameters: from the model folder, or drawn from train.seed."""
+def build_model(
+    resolved: ResolvedConfig, plan: ModelPlan, comm: Communicator, data: RunData, *, empty: bool = False
+) -> ShardedModel:
+    """The sharded model with its parameters: from the model folder or checkpoint, or drawn from train.seed;
+    ``empty``: zeros, to be filled in."""
     config = _hf_config(resolved, plan, data)
     try:
         model = ShardedModel(
@@ -142,17 +149,25 @@ def build_model(resolved: ResolvedConfig, plan: ModelPlan, comm: Communicator, d
         )
     except UserError as error:
         raise UserError(f"{error} ({_model_place(resolved, str(error))})") from error
-    if resolved.model.path is not None:
-        fill(model, SafetensorsFolder(Path(resolved.model.path), plan.spec))
-        if (Path(resolved.model.path) / "generation_config.json").is_file():
-            model.module.generation_config = GenerationConfig.from_pretrained(resolved.model.path)
-    else:
-        fill(model, SeededParameters(resolved.train.seed, std=config.initializer_range))
+    path = resolved.model.path
+    if path is not None and (Path(path) / "generation_config.json").is_file():
+        model.module.generation_config = GenerationConfig.from_pretrained(path)
+    if not empty:
+        fill(model, _parameters(resolved, plan, std=config.initializer_range))
     stored = sum(unit.stored.numel() * unit.stored.element_size() for unit in model.stores)
     planned = plan.parameter_bytes(model.small.stored.element_size())
     if stored != planned:
         raise RunError(f"rank {comm.rank} stores {stored} bytes of parameters, the plan says {planned}")
     return model
+
+
+def _parameters(resolved: ResolvedConfig, plan: ModelPlan, *, std: float) -> ParameterSource:
+    if resolved.model.path is None:
+        return SeededParameters(resolved.train.seed, std=std)
+    folder = Path(resolved.model.path)
+    if (folder / MANIFEST).is_file():
+        return CheckpointParameters(folder)
+    return SafetensorsFolder(folder, plan.spec)
 
 
 def _hf_config(resolved: ResolvedConfig, plan: ModelPlan, data: RunData) -> Any:
@@ -216,9 +231,14 @@ def _decay_rule(resolved: ResolvedConfig, plan: ModelPlan) -> Callable[[Placemen
     return lambda placement: not any(fnmatchcase(placement.name, glob) for glob in globs)
 
 
-def learning_rate(resolved: ResolvedConfig, stream: GlobalStream | None, *, max_steps: int) -> LearningRate:
-    """The schedule; its end left open is all samples, or tokens, of the run. ``stream``: its rows, where they
-    are known before.
+def run_tokens(batches: Batches, *, max_steps: int, consumed: Counts) -> int:
+    """Tokens of the whole run; ``consumed``: before the first step of ``batches``."""
+    assert isinstance(batches, PlannedBatches), "an open end needs rows that are known before"
+    return consumed.tokens + batches.stream.tokens_through(max_steps)
+
+
+def learning_rate(resolved: ResolvedConfig, *, max_steps: int, tokens: Callable[[], int]) -> LearningRate:
+    """The schedule; its end left open is all samples, or ``tokens``, of the run.
 
     Raises UserError where a schedule over tokens turns out to be shorter than its parts.
     """
@@ -228,11 +248,7 @@ def learning_rate(resolved: ResolvedConfig, stream: GlobalStream | None, *, max_
         samples = section.unit == "samples"
         train = resolved.train
         sizes = BatchSizes(train.global_batch_size, train.rampup_batch_size)
-        if samples:
-            whole = sizes.samples_of(max_steps)
-        else:
-            assert stream is not None, "an open end over tokens is refused where rows are not known before"
-            whole = stream.tokens_through(max_steps)
+        whole = sizes.samples_of(max_steps) if samples else tokens()
         if not samples and warmup + (wsd or 0) > whole:
             raise UserError(
                 f"schedule.warmup_tokens {warmup}{f' + schedule.wsd_decay_tokens {wsd}' if wsd else ''} is "

@@ -21,7 +21,8 @@ __all__ = ["SUMMARY_KEYS", "ConsoleReporter"]
 # valid_tokens, epochs: cumulative. padding: the part of all rows that holds no token. filler_rows,
 # dropped_rows: empty rows of last batches, and rows of batches that were dropped. records_left_out: by
 # reason. loader_wait_s: that steps waited for the first lane's rows. eval_loss, eval_tokens: of the last
-# step, or None. time_s: of these steps. model, metrics: where they are.
+# step, or None. time_s: of these steps. checkpoints, checkpoint_s: saved, and seconds that training waited
+# for that. model, metrics: where they are.
 SUMMARY_KEYS = (
     "steps",
     "skipped_steps",
@@ -40,6 +41,8 @@ SUMMARY_KEYS = (
     "eval_loss",
     "eval_tokens",
     "time_s",
+    "checkpoints",
+    "checkpoint_s",
     "model",
     "metrics",
 )
@@ -167,6 +170,10 @@ def _summary_lines(summary: Mapping[str, object]) -> list[str]:
     if summary.get("eval_loss") is not None:
         lines.append(f"eval     {summary['eval_loss']:.4f} over {summary['eval_tokens']:,} tokens")
     lines += _count_lines(summary)
+    if summary.get("checkpoints"):
+        number, waited_s = summary["checkpoints"], summary["checkpoint_s"]
+        what = "1 checkpoint" if number == 1 else f"{number:,} checkpoints"
+        lines.append(f"saved    {what}; training waited {waited_s:.2f} s for that")
     known = {*SUMMARY_KEYS} - {"model", "metrics"}
     lines += [f"{key:<8} {value}" for key, value in summary.items() if key not in known and value]
     return lines
@@ -176,9 +183,9 @@ def _count_lines(summary: Mapping[str, object]) -> Iterator[str]:
     if "consumed_samples" in summary:
         counts = (("samples", "rows"), ("chats", "chats"), ("tokens", "tokens"))
         seen = [f"{summary[f'consumed_{k}']:,} {name}" for k, name in counts if f"consumed_{k}" in summary]
-        epochs = f" in {summary['epochs']:.2f} epochs" if "epochs" in summary else ""
+        epochs = f" in {summary['epochs']:.2f} epochs" if summary.get("steps") and "epochs" in summary else ""
         yield f"seen     {', '.join(seen)}{epochs}"
-    if "padding" in summary:
+    if summary.get("steps") and "padding" in summary:
         padding = f"{summary['padding']:.1%} padding"
         wasted = [f"{summary[key]:,} {words}" for key, words in ROW_COUNTS if summary.get(key)]
         yield f"rows     {', '.join([padding, *wasted])}"

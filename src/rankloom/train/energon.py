@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from rankloom.comm import Communicator
+from rankloom.comm import Communicator, tell_all
 from rankloom.config import ResolvedConfig
+from rankloom.config.energon import ENERGON
 from rankloom.data import Counts, LaneMicrobatch, Row
 from rankloom.data.dealing import Imbalance, over_mean
 from rankloom.data.energon.loading import EnergonLoader, LaneStep
@@ -18,7 +18,7 @@ from rankloom.data.energon.prepare import EnergonRunData
 from rankloom.data.energon.state import EnergonState
 from rankloom.data.facts import left_out_words
 from rankloom.errors import RunError
-from rankloom.train.batches import StepFacts
+from rankloom.train.batches import StepFacts, refuse_other_source
 
 __all__ = ["EnergonBatches"]
 
@@ -100,17 +100,25 @@ class EnergonBatches:
             num_truncated += lane_truncated
         return skipped, left_out_words(skipped, num_truncated)
 
-    def state(self, num_steps: int) -> dict[int, dict[str, Any]]:
-        """Of the virtual lanes this rank owns, after ``num_steps`` steps of the run; see `EnergonState`."""
-        return {} if self.loader is None else self.loader.state(num_steps)
+    def state(self, num_steps: int, consumed: Counts) -> dict[str, Any]:
+        return EnergonState.shared_json(step=num_steps, consumed=consumed, settings=self._data.order)
 
-    def restore(self, state: EnergonState) -> None:
-        """Goes on where a run was saved, in any layout; before `verify`. Raises UserError where the state is
-        of other data or another order of it."""
-        state.check(self._data.order)
-        self._rows = self._rows.continued_from(step=state.step, row=state.consumed.rows)
+    def lane_state(self, num_steps: int) -> dict[str, Any] | None:
+        """Of the virtual lanes this rank owns."""
+        if self.loader is None:
+            return None
+        return {str(number): state for number, state in self.loader.state(num_steps).items()}
+
+    def restore(
+        self, state: Mapping[str, Any], lanes: Sequence[Mapping[str, Any]], *, allowed: Sequence[str]
+    ) -> tuple[str, ...]:
+        refuse_other_source(state, ENERGON)
+        saved = EnergonState.from_json({**state, "virtual_lanes": dict(ChainMap(*map(dict, lanes)))})
+        saved.check(self._data.order)
+        self._rows = self._rows.continued_from(step=saved.step, row=saved.consumed.rows)
         if self.loader is not None:
-            self.loader.restore(state)
+            self.loader.restore(saved)
+        return ()
 
     def close(self) -> None:
         if self.loader is not None:
@@ -138,16 +146,8 @@ class EnergonBatches:
         )
 
     def _tell(self, mine: object) -> list[Any]:
-        """What every rank says, as JSON."""
-        text = json.dumps(mine).encode()
-        world = self._comm["world"]
-        lengths = (
-            world.stack(self._tensor([len(text)]), "how much there is to tell").flatten().long().tolist()
-        )
-        padded = torch.zeros(max(lengths), dtype=torch.uint8)
-        padded[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        told = world.stack(padded.to(self._comm.device), "what there is to tell").cpu().numpy()
-        return [json.loads(row[:length].tobytes()) for row, length in zip(told, lengths, strict=True)]
+        """What every rank says."""
+        return tell_all(self._comm["world"], mine, "what there is to tell", device=self._comm.device)
 
     def _tensor(self, values: Sequence[float]) -> torch.Tensor:
         """Whole numbers are exact in it up to 2^53."""

@@ -10,8 +10,9 @@ from rankloom.data.prepare import RunData
 from rankloom.models import ShardedModel
 from rankloom.plan import ModelPlan
 from rankloom.train.batches import Batches, PlannedBatches
+from rankloom.train.worker import Restored
 
-__all__ = ["evaluation_facts", "lane_facts", "replaced_facts", "run_facts"]
+__all__ = ["beginning_facts", "evaluation_facts", "lane_facts", "replaced_facts", "run_facts"]
 
 
 def run_facts(resolved: ResolvedConfig, plan: ModelPlan, data: RunData, model: ShardedModel) -> list[str]:
@@ -40,13 +41,27 @@ def replaced_facts(*paths: Path) -> list[str]:
     return [f"{path} is of an earlier run and will be replaced" for path in paths if path.exists()]
 
 
+def beginning_facts(restored: Restored, *, max_steps: int) -> list[str]:
+    """What was found of earlier checkpoints, and where the run goes on."""
+    facts = list(restored.notes)
+    if restored.step > max_steps:
+        facts.append(f"nothing is left to train: step {restored.step} is past the last one, {max_steps}")
+    elif restored.step and restored.step == max_steps:
+        facts.append(f"nothing is left to train: all {max_steps} steps are done")
+    elif restored.step:
+        facts.append(f"goes on with step {restored.step + 1} of {max_steps}")
+    return facts
+
+
 def lane_facts(batches: Batches, *, max_steps: int) -> list[str]:
     """Which lanes have empty rows alone in the last step of the first epoch, where the run comes to it."""
     if not isinstance(batches, PlannedBatches):
         return []  # there are no empty rows
     loader, stream, epoch = batches.loader, batches.stream, batches.stream.origin.epoch
     step0 = stream.num_steps(epoch + 1) - 1
-    if stream.counts(step0).rows == len(stream.batch(step0)) or step0 >= max_steps:
+    if not stream.origin.step <= step0 < max_steps:
+        return []
+    if stream.counts(step0).rows == len(stream.batch(step0)):
         return []
     lanes = loader.dealer.lanes(stream.batch(step0))
     idle = [

@@ -14,11 +14,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rankloom.config import ResolvedConfig
@@ -28,6 +29,7 @@ from rankloom.train.rank_files import PhaseFile, RankFiles
 from rankloom.train.rank_main import RankTask, RunFunction, local_rank_main, train
 from rankloom.train.reporting import Reporter, deliver
 from rankloom.train.run_lock import run_lock
+from rankloom.train.stopping import STOP_SIGNALS, Deadline, StopFile
 
 __all__ = ["end_forkserver", "run_local"]
 
@@ -35,7 +37,6 @@ PRELOAD = ("__main__", "rankloom.train.loop", "torch.distributed", "transformers
 _GRACE_S = 0.5  # after a first failed exit: the rank that caused it may end a moment later
 _LONG_GRACE_S = 5.0  # the same where all failures so far only tell of another rank's end
 _LOG_END_BYTES = 65_536
-_TERMINATE_S = 1.0  # between SIGTERM and SIGKILL
 
 
 def run_local(
@@ -47,7 +48,9 @@ def run_local(
     to ``<checkpoint.dir>/logs/rank-N.log``. When this returns or raises, no rank is left.
 
     Raises UserError or RunError for the first rank that failed, with rank, coordinates, phase and reason;
-    KeyboardInterrupt on Ctrl-C, SIGTERM and SIGHUP. Other runs are kept out of ``checkpoint.dir``.
+    KeyboardInterrupt on Ctrl-C and SIGHUP, and on SIGTERM and SIGUSR1 unless the run is in its steps and can
+    end with a checkpoint: then the first of these makes it do so. Other runs are kept out of
+    ``checkpoint.dir``.
     """
     log_folder = Path(resolved.checkpoint.dir) / "logs"
     temporary = tempfile.TemporaryDirectory(prefix="rankloom-")
@@ -56,7 +59,8 @@ def run_local(
         gang = _Gang(resolved, Path(folder), log_folder, reporter)
         try:
             gang.start(run)
-            return gang.supervise()
+            with gang.signals():
+                return gang.supervise()
         finally:
             gang.stop()
 
@@ -78,9 +82,11 @@ class _Gang:
         self._processes: list[ForkServerProcess] = []
         self._events: Connection | None = None
         self._summary: Mapping[str, object] = {}
+        self._in_steps = self._asked = False
 
     def start(self, run: RunFunction) -> None:
         launched_at = time.time()
+        deadline = Deadline.of(self._resolved, started=launched_at)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(PRELOAD))
         resource_tracker.ensure_running()  # the forkserver would start it, and that unblocks signals
@@ -88,7 +94,9 @@ class _Gang:
             forkserver.ensure_running()
         self._events, sender = context.Pipe(duplex=False)
         for rank, files in enumerate(self._files):
-            task = RankTask(self._resolved, rank, len(self._files), files, run, num_threads, launched_at)
+            task = RankTask(
+                self._resolved, rank, len(self._files), files, run, num_threads, launched_at, deadline
+            )
             arguments = (task, sender if rank == 0 else None)
             process = context.Process(
                 target=local_rank_main, args=arguments, name=f"rank {rank}", daemon=True
@@ -96,6 +104,21 @@ class _Gang:
             self._processes.append(process)
             _start(process)
         sender.close()
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """What asks a run to end is passed on to its ranks, once, where they can end it with a checkpoint."""
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            if not self._in_steps or self._asked or not self._resolved.checkpoint.saves:
+                raise KeyboardInterrupt
+            self._asked = True
+            StopFile(self._files[0].stop).ask(signal.Signals(number).name)
+
+        with ExitStack() as handlers:
+            for number in STOP_SIGNALS:
+                handlers.enter_context(_handler(number, on_signal))
+            yield
 
     def supervise(self) -> Mapping[str, object]:
         """Wait for all ranks, or for the first failure and what comes with it."""
@@ -123,11 +146,8 @@ class _Gang:
         with _interrupts_ignored():
             started = [process for process in self._processes if process.pid is not None]
             for process in started:
-                process.terminate()
-            deadline = time.monotonic() + _TERMINATE_S
-            for process in started:
-                process.join(max(0.0, deadline - time.monotonic()))
                 process.kill()  # also reaches a stopped process; nothing to do for one that ended
+            for process in started:
                 process.join()
             if self._events is not None:
                 self._events.close()
@@ -141,6 +161,7 @@ class _Gang:
             self._events.close()
             self._events = None
             return
+        self._in_steps = self._in_steps or event[0] == "start"
         if event[0] == "finish":
             self._summary = event[1][0]
         deliver(event, self._reporter)
@@ -219,17 +240,19 @@ def _interrupts_blocked() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    ignore = signal.SIG_IGN
-    with _handler(signal.SIGINT, ignore), _handler(signal.SIGTERM, ignore), _handler(signal.SIGHUP, ignore):
+    with ExitStack() as handlers:
+        for number in (signal.SIGINT, signal.SIGHUP, *STOP_SIGNALS):
+            handlers.enter_context(_handler(number, signal.SIG_IGN))
         yield
 
 
 @contextmanager
 def _signals_as_interrupt() -> Iterator[None]:
-    """SIGTERM, and the loss of the terminal unless that is ignored (nohup)."""
-    interrupt = signal.default_int_handler
-    hangup = signal.SIG_IGN if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else interrupt
-    with _handler(signal.SIGTERM, interrupt), _handler(signal.SIGHUP, hangup):
+    """SIGTERM and SIGUSR1, and the loss of the terminal unless that is ignored (nohup)."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    with ExitStack() as handlers:
+        for number in (*STOP_SIGNALS, *(() if ignored else (signal.SIGHUP,))):
+            handlers.enter_context(_handler(number, signal.default_int_handler))
         yield
 
 

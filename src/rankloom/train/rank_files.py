@@ -26,6 +26,11 @@ class RankFiles:
         return self.folder / f"rank-{self.rank}.failure"
 
     @property
+    def stop(self) -> Path:
+        """There once all ranks are to end after the step they are in."""
+        return self.folder / "stop"
+
+    @property
     def log(self) -> Path:
         """Everything the rank prints."""
         return self.log_folder / f"rank-{self.rank}.log"

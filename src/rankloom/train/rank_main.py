@@ -26,6 +26,7 @@ from rankloom.errors import RankloomError
 from rankloom.train.failures import FailureKind, FailureRecord
 from rankloom.train.rank_files import PhaseFile, RankFiles
 from rankloom.train.reporting import ForwardingReporter, Reporter, SilentReporter
+from rankloom.train.stopping import STOP_SIGNALS, Deadline, StopFile, Stopping
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -43,7 +44,7 @@ class RunFunction(Protocol):
     summary.
 
     The summary (of rank 0) has the keys of ``rankloom.train.display.SUMMARY_KEYS``; the caller reports it.
-    ``activity`` is to be told phases, launches and waits.
+    ``activity`` is to be told phases, launches and waits; ``stopping`` is looked at in every step.
     """
 
     def __call__(
@@ -56,6 +57,7 @@ class RunFunction(Protocol):
         init_method: str,
         reporter: Reporter,
         activity: Activity,
+        stopping: Stopping,
     ) -> Mapping[str, object]: ...
 
 
@@ -68,6 +70,7 @@ def train(
     init_method: str,
     reporter: Reporter,
     activity: Activity,
+    stopping: Stopping,
 ) -> Mapping[str, object]:
     """The RunFunction of real runs."""
     started = time.monotonic()
@@ -84,12 +87,14 @@ def train(
         init_method=init_method,
         reporter=reporter,
         activity=activity,
+        stopping=stopping,
     )
 
 
 @dataclass(frozen=True)
 class RankTask:
-    """Everything a local rank is started with. ``launched_at`` is seconds since 1970."""
+    """Everything a local rank is started with. ``launched_at`` is seconds since 1970; ``deadline``: when the
+    run has to have ended."""
 
     resolved: ResolvedConfig
     rank: int
@@ -98,6 +103,7 @@ class RankTask:
     run: RunFunction
     num_threads: int
     launched_at: float
+    deadline: Deadline | None = None
 
 
 def local_rank_main(task: RankTask, events: Connection | None) -> None:
@@ -119,6 +125,7 @@ def run_watched(
     init_method: str,
     reporter: Reporter,
     activity: Activity,
+    stopping: Stopping,
     connect: Callable[[], Store],
     on_hang: Callable[[str], None],
 ) -> None:
@@ -138,6 +145,7 @@ def run_watched(
         init_method=init_method,
         reporter=reporter,
         activity=activity,
+        stopping=stopping,
     )
     watchdog.stop()
     reporter.finish(summary)
@@ -169,6 +177,11 @@ def _run_local_rank(task: RankTask, events: Connection | None) -> None:
         init_method=f"file://{rendezvous}",
         reporter=reporter,
         activity=Activity(on_phase=PhaseFile(task.files.phase).write),
+        stopping=Stopping(
+            asked=StopFile(task.files.stop).asked,
+            deadline=task.deadline,
+            arm=_leave_signals_to_launcher if task.resolved.checkpoint.saves else None,
+        ),
         connect=lambda: FileStore(f"{rendezvous}.watchdog", task.world_size),
         on_hang=lambda report: _write_hang(report, task),
     )
@@ -189,6 +202,12 @@ def _end_badly(error: BaseException, task: RankTask) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(error.exit_code if isinstance(error, RankloomError) else 1)
+
+
+def _leave_signals_to_launcher() -> None:
+    """A scheduler may send its signal to every process of a job."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _die_with_launcher() -> None:

@@ -46,11 +46,12 @@ def check_sinks(resolved: ResolvedConfig) -> Iterator[Finding]:
             yield Finding("error", "outputs", message, (key,), resolved.where(key))
 
 
-def open_sinks(resolved: ResolvedConfig) -> list[Sink]:
-    """All that the config asks for; the metrics file comes first. The first rank alone opens them."""
-    sinks: list[Sink] = [MetricsFile(str(resolved.logging.metrics))]
+def open_sinks(resolved: ResolvedConfig, *, through_step: int = 0) -> list[Sink]:
+    """All that the config asks for; the metrics file comes first. Of an earlier run, steps after
+    ``through_step`` are taken away. The first rank alone opens them."""
+    sinks: list[Sink] = [MetricsFile(str(resolved.logging.metrics), keep_through_step=through_step)]
     if resolved.logging.tensorboard is not None:
-        sinks.append(TensorBoardSink(Path(resolved.logging.tensorboard)))
+        sinks.append(TensorBoardSink(Path(resolved.logging.tensorboard), first_step=through_step + 1))
     if resolved.logging.wandb is not None:
         sinks.append(WandbSink(resolved))
     return sinks
@@ -66,15 +67,15 @@ def _numbers(row: Mapping[str, object]) -> Iterator[tuple[str, float]]:
 
 
 class TensorBoardSink:
-    """Event files in ``folder``. Those of an earlier run there stay, hidden from step 1 on: TensorBoard shows
-    the run that wrote a step last."""
+    """Event files in ``folder``. Those of an earlier run there stay, hidden from ``first_step`` on:
+    TensorBoard shows the run that wrote a step last."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, first_step: int = 1) -> None:
         from tensorboardX import SummaryWriter
 
         self._folder = folder
         try:
-            self._writer: Any = SummaryWriter(str(folder), purge_step=1, flush_secs=10)
+            self._writer: Any = SummaryWriter(str(folder), purge_step=first_step, flush_secs=10)
         except OSError as error:
             raise self._not_writable(error) from error
 

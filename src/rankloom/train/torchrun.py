@@ -22,6 +22,7 @@ from rankloom.train.failures import FailureKind, FailureRecord, RankExit, to_err
 from rankloom.train.rank_main import RunFunction, last_user_frame, run_watched, train
 from rankloom.train.reporting import Reporter, SilentReporter
 from rankloom.train.run_lock import run_lock
+from rankloom.train.stopping import Deadline, Stopping, StopSignals
 from rankloom.train.streams import say
 
 if TYPE_CHECKING:
@@ -153,13 +154,14 @@ def run_torchrun(
     Raises UserError or RunError, and SystemExit with the same code on ranks that leave the message to
     another.
     """
-    started = time.monotonic()
+    started, deadline = time.monotonic(), Deadline.of(resolved, started=time.time())
     from rankloom.comm.activity import Activity
 
     leave_signals_to_torchrun()
     reporter = reporter if environment.rank == 0 else SilentReporter()
     reporter.phase("import torch", time.monotonic() - started)
-    activity = Activity()
+    activity, signals = Activity(), StopSignals()
+    arm = signals.arm if resolved.checkpoint.saves else None
     try:
         with run_lock(resolved) if environment.rank == 0 else nullcontext():
             run_watched(
@@ -170,6 +172,7 @@ def run_torchrun(
                 init_method="env://",
                 reporter=reporter,
                 activity=activity,
+                stopping=Stopping(asked=signals.asked, deadline=deadline, arm=arm),
                 connect=lambda: environment.connect(
                     timeout_s=min(_WATCHDOG_PATIENCE_S, resolved.comm.timeout_s)
                 ),
@@ -181,7 +184,8 @@ def run_torchrun(
 
 
 def leave_signals_to_torchrun() -> None:
-    """A signal ends this rank at once and without a word: torchrun sends it to all ranks and says why."""
+    """Until there is something to save, a signal ends this rank at once and without a word: torchrun sends it
+    to all ranks and says why."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

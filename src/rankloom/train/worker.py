@@ -3,38 +3,57 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from rankloom.checkpoint import Checkpointer, load
 from rankloom.comm import Activity, Communicator
 from rankloom.config import ResolvedConfig
+from rankloom.data import Counts
 from rankloom.data.delivery import Delivery
 from rankloom.data.prepare import RunData
-from rankloom.errors import RunError
+from rankloom.errors import RunError, UserError
 from rankloom.models import Rows, ShardedModel, export, verify_copies
 from rankloom.optim import ShardedAdamW
 from rankloom.train.assemble import build_batches
 
-__all__ = ["StepOutcome", "Worker"]
+__all__ = ["NOTHING", "Restored", "StepOutcome", "Worker"]
+
+NOTHING = Counts(0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class StepOutcome:
     """One optimizer step, equal on all ranks but for ``loader_wait_s``: seconds that this rank waited for its
     lane's rows to be read. ``loss`` is before the update, ``grad_norm`` before clipping; where one of them is
-    not finite nothing was updated and ``bad_lanes`` names the lanes whose own loss is not."""
+    not finite nothing was updated and ``bad_lanes`` names the lanes whose own loss is not. ``stops``: a rank
+    wished the run to end after this step."""
 
     loss: float
     grad_norm: float
     valid_tokens: int
     bad_lanes: tuple[int, ...] = ()
     loader_wait_s: float = 0.0
+    stops: bool = False
 
     @property
     def finite(self) -> bool:
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A run as it was loaded: after ``step`` steps, in which ``consumed`` was trained on. ``notes``: what is
+    not as it was saved, in words."""
+
+    step: int
+    consumed: Counts
+    notes: tuple[str, ...] = ()
 
 
 class Worker:
@@ -50,6 +69,7 @@ class Worker:
         optimizer: ShardedAdamW,
         activity: Activity,
     ) -> None:
+        self._resolved = resolved
         self._comm = comm
         self._data = data
         self._model = model
@@ -61,6 +81,25 @@ class Worker:
             sequence_length=resolved.data.max_seq_length,
         )
         self.batches = build_batches(resolved, comm, data, is_owner=self.delivery.is_owner)
+
+    @cached_property
+    def _checkpointer(self) -> Checkpointer:
+        section = self._resolved.checkpoint
+        return Checkpointer(
+            self._model,
+            self._optimizer,
+            section.dir,
+            keep=section.keep,
+            keep_every=section.keep_every,
+            background=section.background,
+            config=self._resolved.to_mapping(),
+            tokenizer=self._data.tokenizer,
+        )
+
+    @property
+    def model_config(self) -> Mapping[str, Any]:
+        """The model's own settings, as config.json has them, with those that have their default."""
+        return dict(self._model.module.config.to_dict())
 
     def close(self) -> None:
         """Ends reading ahead."""
@@ -79,8 +118,9 @@ class Worker:
                 )
         self.batches.verify(step0)
 
-    def step(self, step0: int, *, lr: float) -> StepOutcome:
-        """Trains on the global batch of step ``step0`` (from 0)."""
+    def step(self, step0: int, *, lr: float, wish: bool = False) -> StepOutcome:
+        """Trains on the global batch of step ``step0`` (from 0). ``wish``: this rank wants the run to end
+        after it."""
         sums, wait_s = self._accumulate(step0)
         self._activity.phase = f"step {step0 + 1}: reducing gradients"
         total = self._comm["gtp_remat_replica"].sum_small(sums, "loss")
@@ -89,10 +129,10 @@ class Worker:
             raise RunError(f"step {step0 + 1} trained on {num_tokens} tokens, its rows have {planned}")
         divisor = max(1, num_tokens)
         self._optimizer.finish_reductions()
-        norm = self._optimizer.gradient_norm(divisor)
-        outcome = StepOutcome(loss / divisor, norm, num_tokens, loader_wait_s=wait_s)
+        norm, wishes = self._optimizer.norm_and_wishes(divisor, wish=wish)
+        outcome = StepOutcome(loss / divisor, norm, num_tokens, loader_wait_s=wait_s, stops=wishes > 0)
         if not outcome.finite:
-            return StepOutcome(outcome.loss, norm, num_tokens, self._lanes_not_finite(sums), wait_s)
+            return replace(outcome, bad_lanes=self._lanes_not_finite(sums))
         self._activity.phase = f"step {step0 + 1}: updating parameters"
         self._optimizer.step(lr=lr, num_tokens=divisor, norm=norm)
         return outcome
@@ -126,6 +166,52 @@ class Worker:
         differ."""
         self._activity.phase = "comparing copies of parameters"
         verify_copies(self._model)
+
+    # -- checkpoints --
+
+    def save(self, step: int, consumed: Counts) -> None:
+        """Saves the run as it is after ``step`` steps, in which ``consumed`` was trained on; returns once a
+        copy is made. Raises RunError, also for the save before: see `Checkpointer.save`."""
+        state: dict[str, Any] = {}
+        if self._comm["world"].index == 0:
+            state = {
+                "consumed_samples": consumed.rows,
+                "consumed_chats": consumed.chats,
+                "consumed_tokens": consumed.tokens,
+                "valid_tokens": consumed.valid_tokens,
+                "data": self.batches.state(step, consumed),
+            }
+        self._checkpointer.save(step, state=state, rank_state=self.batches.lane_state(step))
+
+    def poll_save(self) -> Path | None:
+        """For every step, no collective: see `Checkpointer.poll`."""
+        return self._checkpointer.poll()
+
+    def wait_saved(self) -> None:
+        """Returns once the save under way is complete: see `Checkpointer.wait`."""
+        self._checkpointer.wait()
+
+    def load(self, folder: Path) -> Restored:
+        """Puts everything in the place it had when the checkpoint was saved.
+
+        Raises UserError, on every rank, for one that is damaged or of another model (see `load`), and where
+        the run cannot go on in its data.
+        """
+        loaded = load(self._model, self._optimizer, folder, seed=self._resolved.train.seed)
+        data, consumed = loaded.state.get("data"), NOTHING
+        notes = list(loaded.notes)
+        if data is not None:
+            self._activity.phase = "going on in the data"
+            lanes = [lane for _, lane in sorted(loaded.manifest.rank_state.items())]
+            allowed = self._resolved.checkpoint.allow_changes
+            notes += self.batches.restore(data, lanes, allowed=allowed)
+            consumed = Counts(**data["consumed"])
+        elif loaded.step:
+            raise UserError(
+                f"the checkpoint {folder} is of step {loaded.step} and does not say where its run stood in "
+                "the data; start a new run from its weights with model.path"
+            )
+        return Restored(loaded.step, consumed, tuple(notes))
 
     def export(self, folder: Path) -> None:
         """Writes the model as a Hugging Face folder from the first rank."""

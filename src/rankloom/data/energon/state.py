@@ -62,16 +62,22 @@ class EnergonState:
                 "exactly"
             )
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for ``json.dumps``."""
+    @staticmethod
+    def shared_json(*, step: int, consumed: Counts, settings: Mapping[str, object]) -> dict[str, Any]:
+        """What is the same for all virtual lanes, as plain values."""
         return {
             "format": FORMAT,
             "source": "energon",
-            "step": self.step,
-            "consumed": self.consumed._asdict(),
-            "settings": dict(self.settings),
-            "virtual_lanes": {str(number): dict(state) for number, state in self.virtual_lanes.items()},
+            "step": step,
+            "consumed": consumed._asdict(),
+            "settings": dict(settings),
         }
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for ``json.dumps``."""
+        lanes = {str(number): dict(state) for number, state in self.virtual_lanes.items()}
+        shared = self.shared_json(step=self.step, consumed=self.consumed, settings=self.settings)
+        return {**shared, "virtual_lanes": lanes}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> EnergonState:
