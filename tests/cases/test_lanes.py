@@ -122,7 +122,7 @@ def test_a_lane_with_an_empty_filler_alone(
         assert [row["consumed_samples"] for row in rows] == [3]
         assert rows[0]["loss"] == results[0][0][0]["loss"]
     (row,), notes, summary = results[0]
-    assert "last batch of epoch 0: 1 of its rows are empty fillers" in notes
+    assert "last batch of epoch 0: 1 of its rows is an empty filler" in notes
     assert "last batch of epoch 0: lane 3 has empty fillers alone" in notes
     assert (summary["filler_rows"], summary["dropped_rows"], summary["epochs"]) == (1, 0, 1.0)
     assert row["padding"] == 1 - row["consumed_tokens"] / (4 * 96)
@@ -146,7 +146,7 @@ def test_dropped_rows_are_counted(ranks: Any, tmp_path: Path) -> None:
     rows, notes, summary = ranks(2, whole_run, config)[0]
     assert [row["consumed_samples"] for row in rows] == [2, 4, 6]
     assert [row["epoch"] for row in rows] == [1.0, 2.0, 3.0]
-    assert "last batch of epoch 0: dropped, with 1 rows" in notes
+    assert "last batch of epoch 0: dropped, with 1 row" in notes
     assert (summary["filler_rows"], summary["dropped_rows"]) == (0, 3)
 
 
@@ -172,7 +172,7 @@ def test_a_record_that_cannot_be_read_ends_the_run_by_name(ranks: Any, tmp_path:
     config = three(tmp_path)
     config |= {"parallel": {}, "cluster": {"world_size": 1, "device": "cpu"}}
     ((message, threads),) = ranks(1, broken_record, config)
-    assert message == f"lane 0: {tmp_path}/chats.jsonl line 2 cannot be read: OSError: the disk is gone"
+    assert message == f"lane 0: {tmp_path}/chats.jsonl, line 2 cannot be read: OSError: the disk is gone"
     assert threads == []
 
 

@@ -6,7 +6,6 @@ import json
 import re
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from transformers import AutoTokenizer
 
-from rankloom.cli import inspect, main
+from rankloom.cli import main
 from rankloom.cli.overrides import parse_overrides
 from rankloom.config import load
 from rankloom.data.inspect import Records
@@ -25,7 +24,6 @@ from rankloom.data.inspect.display import print_view
 from rankloom.data.inspect.texts import TokenTexts
 from rankloom.data.inspect.token_lines import BORDER, token_lines, visible
 from rankloom.data.tokenizer import train_tokenizer
-from rankloom.errors import UserError
 from tests.data.chats import chats
 
 CHATS: list[Any] = [
@@ -112,7 +110,7 @@ def test_a_record_is_what_transformers_makes_of_it(folder: Path, capsys: pytest.
         assert view["special"] == [number in tokenizer.all_special_ids for number in ids]
         assert (view["sample"], view["name"], view["left_out"]) == (
             place,
-            f"chats.jsonl line {place + 1}",
+            f"chats.jsonl, line {place + 1}",
             "",
         )
         assert view["num_kept"] == len(ids)
@@ -130,7 +128,7 @@ def test_a_special_token_that_a_message_spells_is_no_special_token(
 
 
 RECORD = """\
-Record 2: chats.jsonl line 3
+Record 2: chats.jsonl, line 3
  42 tokens, 22 of them trained
  trained of its 64 characters: 46-63, as the {% generation %} markers of the
  chat template say
@@ -160,7 +158,7 @@ Context ranks
 
 Row 1, microbatch 0
   token  position  context   text (+ predicted)
- chats.jsonl line 3: 42 tokens, 22 labels
+ chats.jsonl, line 3: 42 tokens, 22 labels
       0         0        0   <|user|>│H│e│l│l│o│ i│n│ │J│a│p│a│n│e│s│
      16        16        1   e│?│<|end|>│<|assistant|>│
      20        20        1 + S│a│y│⏎│
@@ -172,11 +170,11 @@ Row 1, microbatch 0
 
 Row 3, microbatch 1
   token  position  context   text (+ predicted)
- chats.jsonl line 5: 26 tokens, 16 labels
+ chats.jsonl, line 5: 26 tokens, 16 labels
       0         0        0   <|user|>│T│h│a│n│k│s│!│<|end|>│<|assistant|>│
      10        10        0 + Y│o│u│ a│r│e│
      16        16        1 +  │w│e│l│c│o│m│e│.│<|end|>│
- chats.jsonl line 1: 33 tokens, 2 labels
+ chats.jsonl, line 1: 33 tokens, 2 labels
      26         0        1   <|system|>│A│n│s│w│er│ │br│i│e│f│l│y│.│<|end|>│
      41        15        1   <|user|>│W│h│a│t│ i│s│
      48        22        0    │2│ │+│ │2│?│<|end|>│<|assistant|>│
@@ -209,7 +207,7 @@ Look closer
 """
 
 CUT = """\
-Record 1: chats.jsonl line 2
+Record 1: chats.jsonl, line 2
  34 tokens, 12 of them trained, 10 tokens cut off
  trained of its 96 characters: 39-50  84-95, as the {% generation %} markers of
  the chat template say
@@ -270,7 +268,7 @@ def test_lanes_against_brute_force(name: str, folder: Path, capsys: pytest.Captu
             names_by_epoch.setdefault(view["epoch"], []).extend(names)
     if "drop" not in name:
         assert [sorted(names) for names in names_by_epoch.values()] == [
-            [f"chats.jsonl line {line}" for line in range(1, 7)]
+            [f"chats.jsonl, line {line}" for line in range(1, 7)]
         ] * 2
 
 
@@ -405,9 +403,9 @@ def test_bad_lines_and_chats_that_the_template_refuses(
         "with data.bad_records: skip\n"
     )
     skip = ("--data.bad_records", "skip")
-    assert shown(capsys, "--line", "8", *skip) == ["chats.jsonl line 8", ' left out: "messages" is empty']
+    assert shown(capsys, "--line", "8", *skip) == ["chats.jsonl, line 8", ' left out: "messages" is empty']
     assert shown(capsys, "--line", "9", *skip) == [
-        "chats.jsonl line 9",
+        "chats.jsonl, line 9",
         ' left out: the chat template leaves out names: "Bob" of message 1',
     ]
     left_out = printed(capsys, *skip)["left_out"]
@@ -422,7 +420,7 @@ def test_several_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     write_chats(folder / "more/chats.jsonl", CHATS[4:])
     write_chats(folder / "more/b.jsonl", CHATS[:2])
     both = ("--data.train", "[chats.jsonl, 'more/*.jsonl']")
-    assert printed(capsys, "--sample", "6", *both)["name"] == "more/b.jsonl line 1"
+    assert printed(capsys, "--sample", "6", *both)["name"] == "more/b.jsonl, line 1"
     assert printed(capsys, "--line", "b.jsonl:2", *both)["sample"] == 7
     assert printed(capsys, "--line", "more/chats.jsonl:1", *both)["sample"] == 8
     assert printed(capsys, "--line", "chats.jsonl:1", *both)["sample"] == 0
@@ -449,7 +447,7 @@ def test_rows_of_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     table = ("--data.train", "chats.parquet")
     view = printed(capsys, "--line", "0", *table)
     assert (view["name"], view["text"]) == (
-        "chats.parquet row 0",
+        "chats.parquet, row 0",
         "<|user|>Is 9 a prime?<|end|><|assistant|>No.<|end|>",
     )
     assert run(capsys, "--line", "2", *table)[2] == (
@@ -494,15 +492,6 @@ def test_refusals(
     arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(capsys, *arguments) == (2, "", f"rankloom inspect: {message}\n")
-
-
-def test_other_data_is_refused_by_name() -> None:
-    other: Any = SimpleNamespace(data=SimpleNamespace(source="energon"))
-    with pytest.raises(UserError) as caught:
-        inspect._refuse_other_data(other)
-    assert str(caught.value) == (
-        "data.source is energon: inspect shows chats (data.train), and not energon data yet"
-    )
 
 
 def test_colour_repeats_what_signs_say(folder: Path) -> None:

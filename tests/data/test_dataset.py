@@ -19,7 +19,7 @@ def test_overlong_records_are_dropped_and_counted() -> None:
     assert fitted.lengths.tolist() == [3, 8]
     assert fitted.ids(1).tolist() == list(range(200, 208))
     assert fitted.skipped == {"longer than data.max_seq_length": 2}
-    assert fitted.record_name(1) == "memory record 2"
+    assert fitted.record_name(1) == "memory, record 2"
 
 
 def test_overlong_records_are_cut() -> None:
@@ -44,8 +44,8 @@ def test_overlong_records_are_refused() -> None:
     with pytest.raises(UserError) as caught:
         dataset([3, 9, 8, 12]).fitted(8, overlong="error")
     assert str(caught.value) == (
-        "memory record 1 has 9 tokens, data.max_seq_length is 8 (2 of 4 records are longer, the longest has "
-        "12); raise data.max_seq_length, or set data.overlong to drop or truncate"
+        "memory, record 1 has 9 tokens, data.max_seq_length is 8 (longer: 2 of 4 records, the longest has 12 "
+        "tokens); raise data.max_seq_length, or set data.overlong to drop or truncate"
     )
     with pytest.raises(UserError, match=r'data\.overlong is "cut"; use "error", "drop" or "truncate"'):
         dataset([3]).fitted(8, overlong="cut")
@@ -73,7 +73,7 @@ def test_written_and_mapped(tmp_path: Path) -> None:
         assert found.ids(i).tolist() == ids[i].tolist()
         assert found.trained(i).tolist() == masks[i].tolist()
     assert found.valid.tolist() == [2, 1]
-    assert found.record_name(1) == "chats.jsonl line 4"
+    assert found.record_name(1) == "chats.jsonl, line 4"
     assert found.skipped == {"empty content": 2}
     assert isinstance(found.all_ids, np.memmap)
     assert len(found.content_hash) == 64

@@ -95,7 +95,7 @@ def test_a_copy_of_the_data_is_named_by_its_own_path(tmp_path: Path) -> None:
     prepared(tmp_path)
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes((tmp_path / "chats.jsonl").read_bytes())
-    assert prepared(tmp_path, train=str(copy)).dataset.record_name(1) == f"{copy} line 2"
+    assert prepared(tmp_path, train=str(copy)).dataset.record_name(1) == f"{copy}, line 2"
 
 
 def test_a_tokenizer_larger_than_the_vocabulary(tmp_path: Path) -> None:
@@ -132,9 +132,13 @@ def test_what_is_left_out_is_told(tmp_path: Path) -> None:
     assert long > 0
     assert found.dataset.skipped["not valid JSON"] == 1
     reasons = f"{long} longer than data.max_seq_length, 1 not valid JSON"
-    assert f"records left out: {long + 1} ({reasons})" in found.facts
+    assert f"left out: {long + 1} records ({reasons})" in found.facts
     cut = prepared(tmp_path, bad_records="skip", max_seq_length=15, overlong="truncate")
-    assert f"records cut to data.max_seq_length: {cut.dataset.num_truncated}" in cut.facts
+    number = cut.dataset.num_truncated
+    assert (
+        f"left out: 1 record (not valid JSON), the ends of {number} records (beyond data.max_seq_length)"
+        in cut.facts
+    )
     assert max(cut.dataset.lengths) == 15
 
 

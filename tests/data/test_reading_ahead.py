@@ -122,7 +122,7 @@ def test_an_error_comes_at_its_step_with_lane_and_record(lane: int, num_workers:
             with pytest.raises(RunError) as caught:
                 reader.take(step)
             assert str(caught.value) == (
-                f"lane {lane}: memory record 5 cannot be read: OSError: the disk is gone"
+                f"lane {lane}: memory, record 5 cannot be read: OSError: the disk is gone"
             )
     assert threads() == []
 

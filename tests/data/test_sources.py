@@ -80,8 +80,8 @@ def test_every_kind_of_file_gives_the_same_tokens(tmp_path: Path) -> None:
         assert [found.stream.batch(step) for step in range(5)] == [
             plain.stream.batch(step) for step in range(5)
         ]
-    assert run(tmp_path, str(tmp_path / "set")).dataset.record_name(3) == f"{tmp_path}/set row 3"
-    assert run(tmp_path, f"{tmp_path}/p-*.jsonl").dataset.record_name(8) == f"{tmp_path}/p-2.jsonl line 2"
+    assert run(tmp_path, str(tmp_path / "set")).dataset.record_name(3) == f"{tmp_path}/set, row 3"
+    assert run(tmp_path, f"{tmp_path}/p-*.jsonl").dataset.record_name(8) == f"{tmp_path}/p-2.jsonl, line 2"
 
 
 def test_a_mixture_is_told_and_counted(tmp_path: Path) -> None:
@@ -123,9 +123,9 @@ def test_everything_left_out_is_counted_by_reason(tmp_path: Path) -> None:
     )
     cut = run(tmp_path, str(path), bad_records="skip", overlong="truncate").dataset
     assert cut.skipped == {"no trained token": 2, "not valid JSON": 1, '"messages" is empty': 1}
-    assert left_out(cut).endswith("the ends of 1 records cut to data.max_seq_length")
+    assert left_out(cut).endswith("the end of 1 record (beyond data.max_seq_length)")
     with pytest.raises(
-        UserError, match=r"a\.jsonl line 11 has \d+ tokens, data\.max_seq_length is 128 \(2 of 13"
+        UserError, match=r"a\.jsonl, line 11 has \d+ tokens, data\.max_seq_length is 128 \(longer: 2 of 13"
     ):
         run(tmp_path, str(path), bad_records="skip", overlong="error")
 
@@ -155,7 +155,7 @@ def test_a_validation_set_has_the_tokenizer_of_the_training_data(tmp_path: Path)
         found.tokenizer.decode(found.validation.ids(0))
         == "<|user|>q zebra?<|end|><|assistant|>never seen: %$<|end|>"
     )
-    assert found.validation.record_name(0) == f"{other} line 1"
+    assert found.validation.record_name(0) == f"{other}, line 1"
     assert any(fact.startswith(f"validation: {other}, 4 records, ") for fact in found.facts)
     assert found.fingerprint != run(tmp_path, train).fingerprint
 

@@ -165,7 +165,7 @@ def test_fewer_rows_than_a_batch() -> None:
     assert filler.real_lengths.tolist() == [0]
     assert filler.document_ids.tolist() == [[0] * 8]
     assert filler.position_ids.tolist() == [list(range(8))]
-    assert "last batch of epoch 0: 1 of its rows are empty fillers" in rows.describe()
+    assert "last batch of epoch 0: 1 of its rows is an empty filler" in rows.describe()
 
 
 def test_zero_steps_are_refused() -> None:
@@ -183,7 +183,7 @@ def test_dropped_rows_are_told() -> None:
         "rows: 5 of 8 tokens in epoch 0, "
         f"{1 - rows.counts(0).tokens / 32 - rows.counts(1).tokens / 32:.1%} padding (packing is off)",
         "steps: 2 in epoch 0 with 2 rows a step",
-        "last batch of epoch 0: dropped, with 1 rows",
+        "last batch of epoch 0: dropped, with 1 row",
     ]
 
 

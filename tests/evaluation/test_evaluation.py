@@ -194,7 +194,7 @@ def sent(rank: int, world_size: int, config: Mapping[str, Any]) -> list[dict[str
         found.append({name: now - before[name] for name, now in comm.bytes_sent().items()})
     planned = evaluation_collectives(plan, step_shape(resolved, num_microbatches=rows.num_microbatches()))
     assert found == [bytes_by_group(planned, plan, rank)] * 2
-    rows._stream.dataset.valid[0] += 1
+    rows.stream.dataset.valid[0] += 1
     with pytest.raises(
         RunError, match=r"evaluation of a test counted \d+ trained tokens, the validation data"
     ):

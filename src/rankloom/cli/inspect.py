@@ -11,26 +11,31 @@ import typer
 
 from rankloom.cli.overrides import parse_overrides
 from rankloom.config import ResolvedConfig, load
+from rankloom.config.energon import ENERGON
 from rankloom.errors import UserError
 
 if TYPE_CHECKING:
-    from rankloom.data.inspect import Overview, RecordView, StepView
+    from rankloom.data.inspect import Look, Overview, RecordView, StepView
 
 
 def command(
     ctx: typer.Context,
     config: Annotated[Path, typer.Argument(help="A config file (YAML).", show_default=False)],
     sample: Annotated[
-        int | None, typer.Option(metavar="N", help="A record of data.train by its place, from 0.")
+        int | None, typer.Option(metavar="N", help="A record by its place in the data, from 0.")
     ] = None,
     line: Annotated[
         str | None,
-        typer.Option(metavar="[FILE:]N", help="A record by its line in the file (row of a table)."),
+        typer.Option(metavar="[FILE:]N", help="A record by its line (row of a table, key in a tar file)."),
     ] = None,
     step: Annotated[int | None, typer.Option(metavar="K", help="The rows of step K, from 1.")] = None,
     lane: Annotated[
         int | None, typer.Option(metavar="L", help="Of this lane, from 0. Default 0.", show_default=False)
     ] = None,
+    validation: Annotated[
+        bool,
+        typer.Option("--validation", help="Of the validation data, and of the batches of an evaluation."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")] = False,
 ) -> None:
     """Show the tokens of a record, or the rows that a lane gets in a step; without either, an overview.
@@ -45,7 +50,8 @@ def command(
     from rankloom.explain.terminal_style import terminal
 
     with Console(stderr=True).status("prepare the data"):
-        view = _view(resolved, sample=sample, line=line, step=step, lane=lane)
+        look = _look(resolved, validation=validation)
+        view = _view(look, sample=sample, line=line, step=step, lane=lane or 0)
     if as_json:
         typer.echo(json.dumps(asdict(view)))
     else:
@@ -61,38 +67,30 @@ def _check_options(sample: int | None, line: str | None, step: int | None, lane:
         raise UserError(f"--lane {lane} needs a step: --step K --lane {lane}")
 
 
+def _look(resolved: ResolvedConfig, *, validation: bool) -> Look:
+    """At the data that the options speak of."""
+    if validation:
+        from rankloom.data.inspect import ValidationLook
+        from rankloom.train.evaluator import evaluation_rows
+
+        return ValidationLook(resolved, lambda config, data, lane: evaluation_rows(config, data, lane=lane))
+    if resolved.data.source == ENERGON:
+        from rankloom.data.energon import require_energon
+
+        require_energon()
+        from rankloom.data.inspect.energon import EnergonLook  # loads Energon
+
+        return EnergonLook(resolved)
+    from rankloom.data.inspect import TrainingLook
+
+    return TrainingLook(resolved)
+
+
 def _view(
-    resolved: ResolvedConfig, *, sample: int | None, line: str | None, step: int | None, lane: int | None
+    look: Look, *, sample: int | None, line: str | None, step: int | None, lane: int
 ) -> Overview | RecordView | StepView:
-    from rankloom.data.inspect import Overview, Records, step_view
-    from rankloom.data.prepare import prepare
-
-    _refuse_other_data(resolved)
     if sample is not None:
-        return Records(resolved).sample(sample)
+        return look.sample(sample)
     if line is not None:
-        return Records(resolved).at_line(line)
-    data = prepare(resolved)
-    # Where nothing ends the run, its first epoch is looked at.
-    num_steps = resolved.train.max_steps or data.stream.num_steps(resolved.train.epochs or 1)
-    if step is None:
-        num_lanes = resolved.layout.batch_parallel_size
-        num_samples = len(Records(resolved))
-        return Overview.of(data, num_samples=num_samples, num_steps=num_steps, num_lanes=num_lanes)
-    return step_view(
-        data,
-        resolved.layout,
-        micro_batch_size=resolved.train.micro_batch_size,
-        balance=resolved.data.balance,
-        num_steps=num_steps,
-        step=step,
-        lane=lane or 0,
-    )
-
-
-def _refuse_other_data(resolved: ResolvedConfig) -> None:
-    source = getattr(resolved.data, "source", "chats")  # other kinds of data may not be installed
-    if source != "chats":
-        raise UserError(
-            f"data.source is {source}: inspect shows chats (data.train), and not {source} data yet"
-        )
+        return look.at_line(line)
+    return look.overview() if step is None else look.step(step, lane=lane)

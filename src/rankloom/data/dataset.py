@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from rankloom.data.mixture import Mixture
 from rankloom.errors import UserError
 from rankloom.records import ChatRecord, DataFile
+from rankloom.records.record import place_of
+from rankloom.records.words import by_reason, counted
 
 __all__ = ["OVERLONG", "Encoded", "TokenizedDataset", "write_dataset"]
 
@@ -133,7 +135,7 @@ class TokenizedDataset:
     def record_name(self, position: int) -> str:
         """Where a record comes from, as a person can look it up."""
         name, unit = self.files[self.file_of[position]]
-        return f"{name} {unit} {self.numbers[position]}"
+        return place_of(name, unit, int(self.numbers[position]))
 
     def source_names(self) -> list[str]:
         """Of each source of the mixture: its file, or the first of several and how many more there are."""
@@ -155,8 +157,8 @@ class TokenizedDataset:
         count = round(share * len(self))
         if not 0 < count < len(self):
             raise UserError(
-                f"data.validation_split {share:g} of {len(self):,} records is {count:,}: at least one record "
-                "is needed for validation and one for training"
+                f"data.validation_split {share:g} of {counted(len(self), 'record')} is {count:,}: at least "
+                "one record is needed for validation and one for training"
             )
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, SPLIT_STREAM])))
         drawn = np.zeros(len(self), dtype=np.bool_)
@@ -176,8 +178,9 @@ class TokenizedDataset:
             file_of=self.file_of[keep],
         )
 
-    def fitted(self, max_seq_length: int, *, overlong: str) -> TokenizedDataset:
-        """The records that can be trained on in rows of ``max_seq_length`` tokens.
+    def fitted(self, max_seq_length: int, *, overlong: str, purpose: str = "to train on") -> TokenizedDataset:
+        """The records that can be trained on in rows of ``max_seq_length`` tokens; ``purpose``: what they are
+        for, in messages.
 
         Records without a trained token are left out and counted; longer ones are refused ("error"), left out
         and counted ("drop") or cut ("truncate") by ``overlong``.
@@ -205,7 +208,7 @@ class TokenizedDataset:
             skipped[NOTHING_TRAINED] += int(untrained.sum())
             keep &= ~untrained
         if not keep.any():
-            raise UserError(self._nothing_left_message(max_seq_length, skipped))
+            raise UserError(self._nothing_left_message(max_seq_length, skipped, purpose))
         cut = replace(self, lengths=lengths, valid=valid, skipped=skipped)
         return replace(cut._only(keep), num_truncated=int((too_long & keep).sum()))
 
@@ -213,15 +216,15 @@ class TokenizedDataset:
         first = int(np.flatnonzero(too_long)[0])
         return (
             f"{self.record_name(first)} has {self.lengths[first]} tokens, data.max_seq_length is "
-            f"{max_seq_length} ({int(too_long.sum())} of {len(self)} records are longer, the longest has "
-            f"{self.lengths.max()}); raise data.max_seq_length, or set data.overlong to drop or truncate"
+            f"{max_seq_length} (longer: {too_long.sum():,} of {counted(len(self), 'record')}, the longest "
+            f"has {self.lengths.max()} tokens); raise data.max_seq_length, or set data.overlong to drop or "
+            "truncate"
         )
 
-    def _nothing_left_message(self, max_seq_length: int, skipped: Counter[str]) -> str:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.most_common())
+    def _nothing_left_message(self, max_seq_length: int, skipped: Counter[str], purpose: str) -> str:
         return (
-            f"{self.source}: no record is left to train on ({reasons}); the shortest has "
-            f"{self.lengths.min()} tokens and data.max_seq_length is {max_seq_length}"
+            f"{self.source}: no record is left {purpose} ({by_reason(skipped)}); the shortest has "
+            f"{counted(int(self.lengths.min()), 'token')} and data.max_seq_length is {max_seq_length}"
         )
 
 

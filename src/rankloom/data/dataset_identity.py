@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from rankloom.data.dataset import TokenizedDataset
+from rankloom.records.words import counted
 
 __all__ = ["DatasetIdentity"]
 
@@ -29,4 +30,4 @@ class DatasetIdentity:
         return cls(dataset.source, len(dataset), digest.hexdigest())
 
     def __str__(self) -> str:
-        return f"{self.source} ({self.num_records:,} records, fingerprint {self.fingerprint[:12]})"
+        return f"{self.source} ({counted(self.num_records, 'record')}, fingerprint {self.fingerprint[:12]})"

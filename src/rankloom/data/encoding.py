@@ -19,6 +19,7 @@ from rankloom.data.template import ChatTemplate, Span
 from rankloom.errors import UserError
 from rankloom.records import ChatRecord
 from rankloom.records.record import BadRecordError
+from rankloom.records.words import total_by_reason
 
 __all__ = ["ChatEncoder", "Tokens", "encode_records"]
 
@@ -228,8 +229,8 @@ def _overlap(offsets: Sequence[Span], spans: Sequence[Span]) -> NDArray[np.bool_
 def _refuse_constant_masks(totals: _Totals, template: ChatTemplate, skipped: Counter[str]) -> None:
     """Raises UserError if nothing of a file is trained, or everything though answers alone are to be."""
     if not totals.tokens:
-        reasons = ", ".join(f"{count:,} skipped because: {reason}" for reason, count in skipped.most_common())
-        raise UserError(f"no record is left to train on ({reasons or 'none'}) ({template.name})")
+        why = f"left out: {total_by_reason(skipped, 'record')}" if skipped else "there was none"
+        raise UserError(f"no record is left; {why} ({template.name})")
     for source, tokens in totals.tokens.items():
         if totals.trained[source] == 0:
             wrong = f"none of the {tokens:,} tokens would be trained: no text is marked as the assistant's"

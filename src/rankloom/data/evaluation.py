@@ -38,33 +38,33 @@ class EvaluationRows:
     out, on all lanes alike."""
 
     def __init__(self, stream: GlobalStream, *, dealer: Dealer, lane: int, pad_token_id: int) -> None:
-        self._stream = stream
+        self.stream = stream
         self._dealer = dealer
         self._lane = lane
         self.build = MicrobatchBuilder(stream.dataset, stream.max_seq_length, pad_token_id, lane)
 
     @property
     def num_batches(self) -> int:
-        return self._stream.steps_per_epoch(0)
+        return self.stream.steps_per_epoch(0)
 
     @property
     def num_rows(self) -> int:
         """Rows with records in them."""
-        return sum(self._stream.counts(batch0).rows for batch0 in range(self.num_batches))
+        return sum(self.stream.counts(batch0).rows for batch0 in range(self.num_batches))
 
     @property
     def num_valid(self) -> int:
         """Tokens that enter the loss."""
-        return int(self._stream.dataset.valid.sum())
+        return int(self.stream.dataset.valid.sum())
 
     @property
     def num_records(self) -> int:
-        return len(self._stream.dataset)
+        return len(self.stream.dataset)
 
     @property
     def source(self) -> str:
         """What messages call the data."""
-        return self._stream.dataset.source
+        return self.stream.dataset.source
 
     def num_microbatches(self) -> int:
         """Of all batches together, on each lane."""
@@ -72,7 +72,11 @@ class EvaluationRows:
 
     def rows(self, batch0: int) -> list[tuple[Row, ...]]:
         """The lane's rows of a batch, a tuple a microbatch."""
-        batch = self._stream.batch(batch0)
+        return self._dealer.lane(self.batch(batch0), self._lane)
+
+    def batch(self, batch0: int) -> tuple[Row, ...]:
+        """What all lanes together evaluate, in order."""
+        batch = self.stream.batch(batch0)
         each = self._dealer.rows_per_round
         used = -(-sum(not row.is_filler for row in batch) // each) * each
-        return self._dealer.lane(batch[:used], self._lane)
+        return batch[:used]

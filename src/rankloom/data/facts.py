@@ -5,26 +5,30 @@ from __future__ import annotations
 from collections import Counter
 
 from rankloom.data.dataset import TokenizedDataset
+from rankloom.records.words import counted, total_by_reason
 
-__all__ = ["data_facts", "left_out", "left_out_words"]
+__all__ = ["data_facts", "left_out", "left_out_words", "validation_facts"]
 
 
 def data_facts(
     dataset: TokenizedDataset, validation: TokenizedDataset | None, tokenizer_size: int, name: str
 ) -> list[str]:
     """Short lines for the log."""
-    facts = [
-        f"data: {dataset.source}, {_size(dataset)}",
+    return [
+        f"data: {dataset.source}, {_size(dataset, 'trained')}",
+        *_told("left out", dataset),
         *_mixture(dataset),
-        f"tokenizer: {name}, {tokenizer_size:,} tokens",
-        *_left_out(dataset, "records"),
+        f"tokenizer: {name}, {counted(tokenizer_size, 'token')}",
+        *([] if validation is None else validation_facts(validation)),
     ]
-    if validation is not None:
-        facts += [
-            f"validation: {validation.source}, {_size(validation)}",
-            *_left_out(validation, "validation records"),
-        ]
-    return facts
+
+
+def validation_facts(validation: TokenizedDataset) -> list[str]:
+    """The same about what is evaluated."""
+    return [
+        f"validation: {validation.source}, {_size(validation, 'evaluated')}",
+        *_told("left out of validation", validation),
+    ]
 
 
 def left_out(dataset: TokenizedDataset) -> str:
@@ -36,16 +40,17 @@ def left_out_words(skipped: Counter[str], num_truncated: int) -> str:
     """The same from counts."""
     parts = []
     if skipped:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.most_common())
-        parts.append(f"{skipped.total():,} records ({reasons})")
+        parts.append(total_by_reason(skipped, "record"))
     if num_truncated:
-        parts.append(f"the ends of {num_truncated:,} records cut to data.max_seq_length")
+        ends = "the end of 1 record" if num_truncated == 1 else f"the ends of {num_truncated:,} records"
+        parts.append(f"{ends} (beyond data.max_seq_length)")
     return ", ".join(parts)
 
 
-def _size(dataset: TokenizedDataset) -> str:
-    trained = int(dataset.valid.sum()) / dataset.num_tokens
-    return f"{len(dataset):,} records, {dataset.num_tokens:,} tokens, {trained:.1%} of them trained"
+def _size(dataset: TokenizedDataset, used: str) -> str:
+    share = int(dataset.valid.sum()) / dataset.num_tokens
+    records, tokens = counted(len(dataset), "record"), counted(dataset.num_tokens, "token")
+    return f"{records}, {tokens}, {share:.1%} of them {used}"
 
 
 def _mixture(dataset: TokenizedDataset) -> list[str]:
@@ -53,17 +58,12 @@ def _mixture(dataset: TokenizedDataset) -> list[str]:
         return []
     counts = dataset.mixture.counts(dataset.file_of)
     parts = [
-        f"{name} {places:,} of {num_records:,} records (weight {weight:g})"
+        f"{name} {places:,} of {counted(num_records, 'record')} (weight {weight:g})"
         for name, (num_records, weight, places) in zip(dataset.source_names(), counts, strict=True)
     ]
     return [f"mixture of epoch 0: {'; '.join(parts)}"]
 
 
-def _left_out(dataset: TokenizedDataset, what: str) -> list[str]:
-    facts = []
-    if dataset.skipped:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in dataset.skipped.most_common())
-        facts.append(f"{what} left out: {dataset.skipped.total():,} ({reasons})")
-    if dataset.num_truncated:
-        facts.append(f"{what} cut to data.max_seq_length: {dataset.num_truncated:,}")
-    return facts
+def _told(what: str, dataset: TokenizedDataset) -> list[str]:
+    words = left_out(dataset)
+    return [f"{what}: {words}"] if words else []

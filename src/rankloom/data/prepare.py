@@ -24,6 +24,8 @@ from rankloom.records.source import source_weights
 if TYPE_CHECKING:
     from rankloom.config import ResolvedConfig
 
+TO_EVALUATE = "to evaluate"
+
 __all__ = ["PreparedData", "RunData", "prepare", "prepare_data", "recipe_of"]
 
 
@@ -135,7 +137,9 @@ def prepare_data(
     refuse_small_vocabulary(len(tokenizer), vocab_size, recipe.name)
     whole, held_out = _two_sets(found, validation, validation_split, seed=seed)
     dataset = whole.fitted(max_seq_length, overlong=overlong)
-    evaluated = None if held_out is None else held_out.fitted(max_seq_length, overlong=overlong)
+    evaluated = (
+        None if held_out is None else held_out.fitted(max_seq_length, overlong=overlong, purpose=TO_EVALUATE)
+    )
     stream = GlobalStream(
         dataset,
         max_seq_length=max_seq_length,

@@ -16,6 +16,7 @@ from rankloom.data.epochs import EpochSteps
 from rankloom.data.packing import PACKING_WINDOW, PackedEpoch, pack_epoch, packing_method
 from rankloom.data.rows import FILLER, Counts, Position, Row
 from rankloom.errors import UserError
+from rankloom.records.words import counted
 
 __all__ = ["FILLER", "Counts", "GlobalStream", "Position", "Row"]
 
@@ -190,19 +191,21 @@ class GlobalStream:
         padding = 1 - int(self.dataset.lengths[packed.records(0, used)].sum()) / (used * self.max_seq_length)
         off = " (packing is off)" if self.packing == "none" else ""
         facts = [
-            f"rows: {len(packed):,} of {self.max_seq_length:,} tokens in epoch {number}, "
+            f"rows: {len(packed):,} of {counted(self.max_seq_length, 'token')} in epoch {number}, "
             f"{padding:.1%} padding{off}",
-            f"steps: {steps:,} in epoch {number} with {self._sizes_text(epoch)} rows a step",
+            f"steps: {steps:,} in epoch {number} with {self._sizes_text(epoch)} a step",
         ]
         if epoch.num_fillers:
-            facts.append(f"last batch of epoch {number}: {epoch.num_fillers:,} of its rows are empty fillers")
+            are = "is an empty filler" if epoch.num_fillers == 1 else "are empty fillers"
+            facts.append(f"last batch of epoch {number}: {epoch.num_fillers:,} of its rows {are}")
         elif epoch.num_dropped:
-            facts.append(f"last batch of epoch {number}: dropped, with {epoch.num_dropped:,} rows")
+            dropped = counted(epoch.num_dropped, "row")
+            facts.append(f"last batch of epoch {number}: dropped, with {dropped}")
         return facts
 
     def _sizes_text(self, epoch: EpochSteps) -> str:
         first, last = epoch.segments[0].size, epoch.segments[-1].size
-        return f"{last:,}" if first == last else f"{first:,} to {last:,}"
+        return counted(last, "row") if first == last else f"{first:,} to {last:,} rows"
 
     def _epoch_of(self, step0: int) -> EpochSteps:
         assert step0 >= self.origin.step, "this step lies before the place that the run continues from"
@@ -227,7 +230,8 @@ class GlobalStream:
         stuck = len(recent) == MAX_EPOCHS_WITHOUT_STEPS and not any(epoch.num_steps for epoch in recent)
         if steps.num_steps == 0 and (fresh or stuck):  # a later epoch may pack into less than a batch
             raise UserError(
-                f"0 steps: epoch {begin.epoch} has {num_rows} rows ({len(self.dataset)} records), fewer than "
+                f"0 steps: epoch {begin.epoch} has {counted(num_rows, 'row')} "
+                f"({counted(len(self.dataset), 'record')}), fewer than "
                 f"{self._size_key(begin)} {self.batch_sizes.at(begin.rows)}, and data.last_batch is drop; "
                 f"use data.last_batch: fill, or a global batch of at most {num_rows}"
             )

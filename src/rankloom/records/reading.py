@@ -11,7 +11,7 @@ from rankloom.errors import UserError
 from rankloom.records.chat import Chat, chat_of
 from rankloom.records.jsonl import Bound, scan_jsonl
 from rankloom.records.pythondocs import python_docs
-from rankloom.records.record import BadRecordError, ChatRecord, RecordSet
+from rankloom.records.record import BadRecordError, ChatRecord, RecordSet, place_of
 from rankloom.records.source import PYTHON_DOCS, DataFile, Sources, data_files, short_path
 from rankloom.records.tables import rows_of_dataset, rows_of_parquet
 
@@ -131,7 +131,7 @@ def scan_file(file: DataFile, *, bound: Bound | None = None) -> Iterator[tuple[i
 def bad_line(file: DataFile, number: int, problem: BadRecordError) -> str:
     """The refusal of one line or row."""
     return (
-        f"{short_path(file.name)}, {file.unit} {number}: {problem}. "
+        f"{place_of(short_path(file.name), file.unit, number)}: {problem}. "
         f"Mend the {file.unit}, or leave bad records out with data.bad_records: skip"
     )
 
@@ -142,8 +142,12 @@ def nothing_left(file: DataFile, tally: Tally) -> str:
         blank = "it is empty or has only blank lines" if file.unit == "line" else "it has no row"
         return f"{short_path(file.name)}: holds no record; {blank}"
     (reason, count), *others = tally.skipped.most_common()
-    more = f" and {sum(n for _, n in others)} for other reasons" if others else ""
+    total, more = tally.skipped.total(), ""
+    if others:
+        more = f" and {sum(n for _, n in others):,} for other reasons"
+    what = f"its one {file.unit} was skipped" if total == 1 else f"all {total:,} {file.unit}s were skipped"
+    share = "" if total == count else f", {count:,} of them"
     return (
-        f"{short_path(file.name)}: holds no usable record; all {tally.skipped.total()} {file.unit}s were "
-        f"skipped, {count} of them because: {reason} (first at {file.unit} {tally.first[reason][1]}){more}"
+        f"{short_path(file.name)}: holds no usable record; {what}{share} because: {reason} (first at "
+        f"{file.unit} {tally.first[reason][1]}){more}"
     )

@@ -6,7 +6,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["ROLES", "BadRecordError", "ChatRecord", "Message", "RecordSet", "cut", "kind_of", "names_of"]
+__all__ = [
+    "ROLES",
+    "BadRecordError",
+    "ChatRecord",
+    "Message",
+    "RecordSet",
+    "cut",
+    "kind_of",
+    "names_of",
+    "place_of",
+]
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -64,7 +74,7 @@ class ChatRecord:
     def place(self) -> str:
         """File and line, for messages."""
         source = self.source if len(self.source) <= 120 else "..." + self.source[-117:]
-        return f"{source}, {'record' if self.line is None else self.unit} {self.number}"
+        return place_of(source, "record" if self.line is None else self.unit, self.number)
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,15 @@ class BadRecordError(Exception):
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
         self.detail = detail
+
+
+def place_of(name: str, unit: str, number: int) -> str:
+    """How all messages write where a record is.
+
+    >>> place_of("chats.jsonl", "line", 8)
+    'chats.jsonl, line 8'
+    """
+    return f"{name}, {unit} {number}"
 
 
 def kind_of(value: object) -> str:

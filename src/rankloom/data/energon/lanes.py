@@ -11,15 +11,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from megatron.energon import WorkerConfig, load_dataset
-
 from rankloom.config.energon import check_virtual_lanes
 from rankloom.data.encoding import ChatEncoder
-from rankloom.data.energon.library import hushed
+from rankloom.data.energon.samples import split_of
 from rankloom.data.energon.task import RowSettings
 from rankloom.data.energon.virtual import EnergonRow, VirtualLane
 from rankloom.errors import RunError, UserError
 from rankloom.records.energon import EnergonData
+from rankloom.records.words import counted
 
 __all__ = ["VirtualLanes", "num_samples", "refuse_few_samples"]
 
@@ -29,16 +28,7 @@ def num_samples(data: EnergonData) -> int:
 
     Raises UserError where Energon cannot read what was prepared.
     """
-    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
-    try:
-        with hushed():
-            found = load_dataset(data.path).get_datasets(
-                training=True, split_part="train", worker_config=config
-            )
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300] or "no reason given"
-        raise UserError(f"{data.name}: Energon cannot read it: {type(error).__name__}: {reason}") from error
-    return sum(len(part.dataset) for part in found.datasets)
+    return sum(map(len, split_of(data)))
 
 
 class VirtualLanes:
@@ -113,6 +103,16 @@ class VirtualLanes:
         """Samples left out so far, by reason, each time they are."""
         return sum((lane.skipped for lane in self._owned.values()), Counter())
 
+    @property
+    def rows_per_sample(self) -> float:
+        """Rows of an epoch for each sample of the data set, left out or not, as far as samples were met."""
+        tallies = [lane.tally for lane in self._owned.values()]
+        encoded, packed, rows = (
+            sum(getattr(tally, what) for tally in tallies) for what in ("encoded", "packed", "rows")
+        )
+        met = encoded + self.skipped.total()
+        return (encoded / met) * (rows / packed if packed else 1.0) if met else 0.0
+
     def state(self, rows: int) -> dict[int, dict[str, Any]]:
         """Of each owned virtual lane, where it stands after ``rows`` rows of the run, as plain values. Rows
         may have been taken beyond, and rows before are forgotten."""
@@ -151,6 +151,7 @@ def refuse_few_samples(data: EnergonData, num_virtual_lanes: int) -> None:
     found = num_samples(data)
     if found < num_virtual_lanes:
         raise UserError(
-            f"{data.name}: has {found} samples, fewer than data.num_virtual_lanes {num_virtual_lanes}; each "
-            f"virtual lane needs one, and better hundreds: set it to at most {found}"
+            f"{data.name}: has {counted(found, 'sample')}, fewer than data.num_virtual_lanes "
+            f"{num_virtual_lanes}; each virtual lane needs one, and better hundreds: set it to at most "
+            f"{found}"
         )

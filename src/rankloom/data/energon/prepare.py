@@ -18,14 +18,16 @@ from rankloom.data.energon.numbers import RowNumbers
 from rankloom.data.energon.records import EnergonRecords
 from rankloom.data.energon.task import RowSettings
 from rankloom.data.energon.virtual import SHUFFLE_SAMPLES, SLICE_SAMPLES
+from rankloom.data.facts import validation_facts
 from rankloom.data.packing import packing_method
-from rankloom.data.prepare import RunData, pad_token_id_of, recipe_of, refuse_small_vocabulary
+from rankloom.data.prepare import TO_EVALUATE, RunData, pad_token_id_of, recipe_of, refuse_small_vocabulary
 from rankloom.data.tokenized import Recipe, sha256_of, tokenized
 from rankloom.data.tokenizer import DEFAULT_VOCAB_SIZE, load_tokenizer, train_tokenizer
 from rankloom.errors import UserError
 from rankloom.records.energon import EnergonData, energon_data
+from rankloom.records.words import counted
 
-__all__ = ["EnergonRunData", "prepare_energon"]
+__all__ = ["EnergonRunData", "energon_source", "prepare_energon", "with_tokenizer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +63,16 @@ def prepare_energon(resolved: ResolvedConfig) -> EnergonRunData:
             or one larger than the model's vocabulary.
     """
     version = require_energon()
-    data = resolved.data
-    if data.path is None:
-        raise UserError("data.source energon: set data.path to a data set made ready with energon prepare")
-    source = energon_data(data.path)
+    data, source = resolved.data, energon_source(resolved)
     refuse_few_samples(source, data.num_virtual_lanes)
-    recipe = _with_tokenizer(_recipe(resolved), source)
+    recipe = with_tokenizer(_recipe(resolved), source)
     tokenizer = recipe.tokenizer
     assert tokenizer is not None
     settings = _settings(data)
     validation = None
     if data.validation is not None:
         found = tokenized(data.validation, recipe, key="data.validation").dataset
-        validation = found.fitted(data.max_seq_length, overlong=data.overlong)
+        validation = found.fitted(data.max_seq_length, overlong=data.overlong, purpose=TO_EVALUATE)
     count = num_samples(source)
     identity = DatasetIdentity(source.name, count, source.fingerprint)
     order = _order(data, identity, settings, tokenizer=recipe.identity, version=version)
@@ -82,7 +81,10 @@ def prepare_energon(resolved: ResolvedConfig) -> EnergonRunData:
         tokenizer=tokenizer,
         vocab_size=recipe.vocab_size or len(tokenizer),
         pad_token_id=pad_token_id_of(tokenizer),
-        facts=_facts(identity, settings, data.num_virtual_lanes, recipe, len(tokenizer), resolved),
+        facts=(
+            *_facts(identity, settings, data.num_virtual_lanes, recipe, len(tokenizer), resolved),
+            *([] if validation is None else validation_facts(validation)),
+        ),
         fingerprint=sha256_of(*order.values(), sizes, validation and validation.content_hash),
         validation=validation,
         source=source,
@@ -94,6 +96,13 @@ def prepare_energon(resolved: ResolvedConfig) -> EnergonRunData:
         encoder=ChatEncoder(tokenizer, name=recipe.name, train_on=data.train_on),
         order=order,
     )
+
+
+def energon_source(resolved: ResolvedConfig) -> EnergonData:
+    """The data set of a run. Raises UserError: there is none, or it is not prepared."""
+    if resolved.data.path is None:
+        raise UserError("data.source energon: set data.path to a data set made ready with energon prepare")
+    return energon_data(resolved.data.path)
 
 
 def _recipe(resolved: ResolvedConfig) -> Recipe:
@@ -137,7 +146,7 @@ def _order(
     }
 
 
-def _with_tokenizer(recipe: Recipe, source: EnergonData) -> Recipe:
+def with_tokenizer(recipe: Recipe, source: EnergonData) -> Recipe:
     """The recipe with its tokenizer; one that is trained on the data set is made once and kept."""
     if recipe.tokenizer is None:
         key = sha256_of("energon tokenizer", source.fingerprint, recipe.identity)[:32]
@@ -165,8 +174,9 @@ def _facts(
     lanes = resolved.layout.batch_parallel_size
     packs = settings.packing if settings.packing != "none" else "one sample each (packing is off)"
     return (
-        f"data: {identity.source}, {identity.num_records:,} samples, through Energon",
-        f"rows: of {settings.max_seq_length:,} tokens, {packs}; {num_virtual_lanes} virtual lanes, "
-        f"{num_virtual_lanes // lanes} for each of {lanes} lanes",
+        f"data: {identity.source}, {counted(identity.num_records, 'sample')}, through Energon",
+        f"rows: of {counted(settings.max_seq_length, 'token')}, {packs}; "
+        f"{counted(num_virtual_lanes, 'virtual lane')}, {num_virtual_lanes // lanes} for each of "
+        f"{counted(lanes, 'lane')}",
         f"tokenizer: {recipe.name}, {tokenizer_size:,} tokens",
     )

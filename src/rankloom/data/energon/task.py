@@ -28,6 +28,7 @@ from rankloom.data.packing import Packing, pack_epoch
 from rankloom.errors import RankloomError, UserError
 from rankloom.records import ChatRecord, chat_of
 from rankloom.records.record import BadRecordError
+from rankloom.records.words import counted
 
 __all__ = [
     "CHAT_COOKER",
@@ -36,7 +37,9 @@ __all__ = [
     "PackedChats",
     "RawChat",
     "RowSettings",
+    "Tally",
     "raise_error",
+    "raw_chat",
     "record_of",
 ]
 
@@ -52,6 +55,15 @@ class RowSettings:
     packing_window: int = 128
     bad_records: str = "error"
     overlong: str = "drop"
+
+
+@dataclass
+class Tally:
+    """What was met so far: samples that have tokens, and of those packed how many lie in how many rows."""
+
+    encoded: int = 0
+    packed: int = 0
+    rows: int = 0
 
 
 @edataclass
@@ -81,8 +93,8 @@ class PackedChats(Sample):
     chats: tuple[EncodedChat, ...]
 
 
-@stateless
-def _take_chat(sample: dict[str, Any]) -> RawChat:
+def raw_chat(sample: Mapping[str, Any]) -> RawChat:
+    """What Energon read of a sample. Raises UserError where it has no chat."""
     place = f"{sample['__shard__']}, sample {sample['__key__']}"
     if "json" not in sample:
         parts = ", ".join(sorted(part for part in sample if not part.startswith("__"))) or "none"
@@ -95,7 +107,7 @@ def _take_chat(sample: dict[str, Any]) -> RawChat:
     )
 
 
-CHAT_COOKER = Cooker(_take_chat)
+CHAT_COOKER = Cooker(stateless(raw_chat))
 
 
 def record_of(sample: RawChat) -> ChatRecord:
@@ -107,15 +119,16 @@ def record_of(sample: RawChat) -> ChatRecord:
 class ChatTask(DefaultTaskEncoder):
     """Energon's task encoder of one virtual lane.
 
-    ``skipped``: samples left out so far, by reason.
+    ``skipped``: samples left out so far, by reason; ``tally`` is counted up.
     """
 
     cookers = (CHAT_COOKER,)
     decoder = None  # parts stay bytes: no image library is asked
 
-    def __init__(self, encoder: ChatEncoder, settings: RowSettings) -> None:
+    def __init__(self, encoder: ChatEncoder, settings: RowSettings, tally: Tally) -> None:
         super().__init__()
         self.skipped: Counter[str] = Counter()
+        self.tally = tally
         self._encoder = encoder
         self._settings = settings
 
@@ -136,7 +149,7 @@ class ChatTask(DefaultTaskEncoder):
         too_long = len(ids) > longest
         if too_long and self._settings.overlong == "error":
             raise UserError(
-                f"{sample.place} has {len(ids)} tokens, data.max_seq_length is {longest}; raise "
+                f"{sample.place} has {counted(len(ids), 'token')}, data.max_seq_length is {longest}; raise "
                 "data.max_seq_length, or set data.overlong to drop or truncate"
             )
         if too_long and self._settings.overlong == "drop":
@@ -144,6 +157,7 @@ class ChatTask(DefaultTaskEncoder):
         ids, trained = ids[:longest], trained[:longest]
         if not trained[1:].any():
             raise self._left_out(NOTHING_TRAINED)
+        self.tally.encoded += 1
         return EncodedChat.derive_from(  # type: ignore[no-any-return]
             sample, number=sample.number, place=sample.place, ids=ids, trained=trained, truncated=too_long
         )
@@ -157,6 +171,8 @@ class ChatTask(DefaultTaskEncoder):
             packing=self._settings.packing,
             window=len(samples),
         )
+        self.tally.packed += len(samples)
+        self.tally.rows += len(rows)
         return [[samples[place] for place in row] for row in rows]
 
     @stateless

@@ -14,9 +14,10 @@ from megatron.energon import WorkerConfig, get_savable_loader, get_train_dataset
 from rankloom.data.encoding import ChatEncoder
 from rankloom.data.energon.codec import decoded, encoded, is_inside_epoch
 from rankloom.data.energon.library import hushed
-from rankloom.data.energon.task import ChatTask, EncodedChat, PackedChats, RowSettings
+from rankloom.data.energon.task import ChatTask, EncodedChat, PackedChats, RowSettings, Tally
 from rankloom.errors import RankloomError, UserError
 from rankloom.records.energon import EnergonData
+from rankloom.records.words import by_reason
 
 __all__ = ["EnergonRow", "VirtualLane"]
 
@@ -64,7 +65,8 @@ class VirtualLane:
     Epoch e takes every sample of the part once, in an order drawn from (seed, e, number); rows do not cross
     an epoch.
 
-    ``epochs``: passes over the part that the rows made so far have done.
+    ``epochs``: passes over the part that the rows made so far have done; ``tally``: of all samples met by
+    this object.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class VirtualLane:
         self._seed = seed
         self._encoder = encoder
         self._lock = threading.RLock()
+        self.tally = Tally()
         self._begin(_Mark(0, 0, 0))
 
     def _begin(self, mark: _Mark) -> None:
@@ -163,7 +166,7 @@ class VirtualLane:
 
     def _open(self, mark: _Mark) -> Iterator[tuple[EncodedChat, ...]]:
         """An epoch, from ``mark`` on."""
-        task = self._task = ChatTask(self._encoder, self._settings)
+        task = self._task = ChatTask(self._encoder, self._settings, self.tally)
         self._opened = mark
         packs = self._settings.packing != "none"
         config = WorkerConfig(
@@ -203,10 +206,8 @@ class VirtualLane:
 
     def _end_epoch(self) -> None:
         if self._row == 0:
-            reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.skipped.most_common())
-            raise UserError(
-                f"{self._data.name}, {self._name}: no sample is left to train on ({reasons or 'it is empty'})"
-            )
+            why = by_reason(self.skipped) or "it is empty"
+            raise UserError(f"{self._data.name}, {self._name}: no sample is left to train on ({why})")
         mark = _Mark(self._made, self._epoch + 1, 0, epochs=self.epochs, skipped=self.skipped)
         self._marks.append(mark)
         self._opened, self._rows = mark, None

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from rankloom.data.inspect.looks import Look, TrainingLook, ValidationLook
 from rankloom.data.inspect.overview import Overview
-from rankloom.data.inspect.record import Records, RecordView
+from rankloom.data.inspect.record import RecordView
+from rankloom.data.inspect.records import Records
 from rankloom.data.inspect.step import StepView, step_view
 
-__all__ = ["Overview", "RecordView", "Records", "StepView", "step_view"]
+__all__ = [
+    "Look",
+    "Overview",
+    "RecordView",
+    "Records",
+    "StepView",
+    "TrainingLook",
+    "ValidationLook",
+    "step_view",
+]

@@ -13,6 +13,7 @@ from rankloom.data.inspect.record import RecordView
 from rankloom.data.inspect.step import ContextView, RowView, StepView
 from rankloom.data.inspect.token_lines import BORDER, TokenLine, token_lines
 from rankloom.explain.terminal_style import colour, fit, indented, print_table, some_ranks, table
+from rankloom.records.words import counted
 
 __all__ = ["print_overview", "print_record", "print_step", "print_view"]
 
@@ -42,37 +43,46 @@ def print_overview(view: Overview, *, config: str, console: Console) -> None:
     for fact in view.facts:
         indented(console, fact)
     console.print()
-    headings = ("step", "rows", "fillers", "records", "tokens", "padding", "labels")
+    unit = "batch" if view.validation else "step"
+    headings = (unit, "rows", "fillers", "records", "tokens", "padding", "labels")
     made = table(*headings, numbers=headings)
     for step in view.first_steps:
         room = step.rows * view.sequence_length
         counts = (step.step, step.rows, step.fillers, step.records, step.tokens)
         made.add_row(*(f"{count:,}" for count in counts), f"{1 - step.tokens / room:.1%}", f"{step.labels:,}")
-    title = f"Steps 1 to {len(view.first_steps)} of {view.num_steps:,}"
+    what = "Batches of an evaluation," if view.validation else "Steps"
+    title = f"{what} 1 to {len(view.first_steps)}{_of(view.num_steps)}"
     print_table(console, title, made, caption="labels: tokens predicted")
     console.print(Text("Look closer", style="bold"))
-    for options, what in (
-        ("--sample 0", f"a record, 0 to {view.num_samples - 1}"),
-        (
-            "--step 1 --lane 0",
-            f"what a lane gets: steps 1 to {view.num_steps}, lanes 0 to {view.num_lanes - 1}",
-        ),
-    ):
+    for options, shows in _closer(view):
         indented(console, f"rankloom inspect {config} {options}")
-        indented(console, what, by=3)
+        indented(console, shows, by=3)
+
+
+def _closer(view: Overview) -> list[tuple[str, str]]:
+    """Options of the command, and what they show."""
+    of = "--validation " if view.validation else ""
+    steps = "batches of an evaluation" if view.validation else "steps"
+    last = " on" if view.num_steps is None else f" to {view.num_steps}"
+    lanes = f"lanes 0 to {view.num_lanes - 1}" if view.num_lanes > 1 else "lane 0"
+    return [
+        (f"{of}--sample 0", f"a record, 0 to {view.num_samples - 1}"),
+        (f"{of}--step 1 --lane 0", f"what a lane gets: {steps} 1{last}, {lanes}"),
+    ]
 
 
 def print_record(view: RecordView, *, console: Console) -> None:
     """A record: what becomes of it, and its tokens."""
-    number = "" if view.sample is None else f"Record {view.sample}: "
+    kind = "Validation record" if view.validation else "Record"
+    number = "" if view.sample is None else f"{kind} {view.sample}: "
     console.print(Text(f"{number}{view.name}", style="bold"))
     if view.left_out:
         console.print(Text(f" left out: {view.left_out}", style="yellow"))
     if not view.ids:
         return
     cut = len(view.ids) - view.num_kept
-    end = f", {_count(cut, 'token')} cut off" if cut else ""
-    indented(console, f"{_count(len(view.ids), 'token')}, {sum(view.trained)} of them trained{end}")
+    end = f", {counted(cut, 'token')} cut off" if cut else ""
+    indented(console, f"{counted(len(view.ids), 'token')}, {sum(view.trained)} of them trained{end}")
     indented(console, _spans_text(view, width=console.width - 2))
     console.print()
     signs = [CUT if at >= view.num_kept else _sign(trained) for at, trained in enumerate(view.trained)]
@@ -93,7 +103,10 @@ def _spans_text(view: RecordView, *, width: int) -> str:
 
 def print_step(view: StepView, *, console: Console) -> None:
     """The rows of a lane, its context ranks, and the tokens of each row."""
-    title = f"Step {view.step} of {view.num_steps}, lane {view.lane} of {view.num_lanes}, epoch {view.epoch}"
+    what = "Evaluation, batch" if view.validation else "Step"
+    title = f"{what} {view.step}{_of(view.num_steps)}, lane {view.lane} of {view.num_lanes}"
+    if not view.validation and not _is_of_virtual_lanes(view):
+        title += f", epoch {view.epoch}"
     console.print(Text(title, style="bold"))
     console.print()
     _print_rows(view, console=console)
@@ -105,12 +118,14 @@ def print_step(view: StepView, *, console: Console) -> None:
 
 
 def _print_rows(view: StepView, *, console: Console) -> None:
-    headings = ("microbatch", "row", "records", "tokens", "padding", "labels")
+    virtual = ("virtual lane", "epoch") if _is_of_virtual_lanes(view) else ()
+    headings = ("microbatch", "row", *virtual, "records", "tokens", "padding", "labels")
     made = table(*headings, numbers=headings)
     for number, microbatch in enumerate(view.microbatches):
         for row in microbatch:
             padding = view.sequence_length - row.num_tokens
-            counts = (len(row.records), row.num_tokens, padding, row.num_labels)
+            places = (row.virtual_lane or 0, row.epoch) if virtual else ()
+            counts = (*places, len(row.records), row.num_tokens, padding, row.num_labels)
             made.add_row(str(number), _name(row), *(f"{count:,}" for count in counts))
     caption = "labels: tokens predicted" + (
         "; a filler has no record and counts for nothing" if _has_filler(view) else ""
@@ -153,14 +168,14 @@ def _print_row(row: RowView, microbatch: int, context_of: Sequence[int], *, cons
         document, context, sign = kinds[line.first]
         if document != shown:
             record, shown = row.records[document], document
-            what = f"{record.name}: {_count(record.stop - record.start, 'token')}, "
-            console.print(Text(f" {what}{_count(record.labels, 'label')}", style="bold"), soft_wrap=True)
+            what = f"{record.name}: {counted(record.stop - record.start, 'token')}, "
+            console.print(Text(f" {what}{counted(record.labels, 'label')}", style="bold"), soft_wrap=True)
         gutter = _full_gutter(line.first, row.positions[line.first], context, sign)
         _print_line(gutter, line, style=STYLES[sign], special=row.special, console=console)
     for context, tokens in groupby(range(end, len(row.ids)), key=lambda token: context_of[token]):
         places = list(tokens)
         gutter = _full_gutter(places[0], row.positions[places[0]], context, PLAIN)
-        padding = Text(f"padding, {_count(len(places), 'token')}", style="dim italic")
+        padding = Text(f"padding, {counted(len(places), 'token')}", style="dim italic")
         console.print(gutter + padding, soft_wrap=True)
     _print_legend(row.texts[:end], console=console)
     console.print()
@@ -204,9 +219,13 @@ def _has_filler(view: StepView) -> bool:
     return any(row.row is None for microbatch in view.microbatches for row in microbatch)
 
 
+def _is_of_virtual_lanes(view: StepView) -> bool:
+    return any(row.virtual_lane is not None for microbatch in view.microbatches for row in microbatch)
+
+
+def _of(number: int | None) -> str:
+    return "" if number is None else f" of {number:,}"
+
+
 def _span(start: int, stop: int) -> str:
     return str(start) if stop == start + 1 else f"{start}-{stop - 1}"
-
-
-def _count(number: int, one: str) -> str:
-    return f"{number:,} {one if number == 1 else one + 's'}"

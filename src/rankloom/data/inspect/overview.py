@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rankloom.data.prepare import PreparedData
+from rankloom.data.rows import Counts
 
-__all__ = ["Overview", "StepCounts"]
+__all__ = ["MAX_STEPS", "Overview", "StepCounts"]
 
 MAX_STEPS = 5
 
@@ -22,40 +22,29 @@ class StepCounts:
     tokens: int
     labels: int
 
+    @classmethod
+    def of(cls, step: int, num_rows: int, counts: Counts) -> StepCounts:
+        """``num_rows``: with fillers."""
+        fillers = num_rows - counts.rows
+        return cls(step, num_rows, fillers, counts.chats, counts.tokens, counts.valid_tokens)
+
 
 @dataclass(frozen=True)
 class Overview:
-    """What `train` says about the data, records left out by reason, and the first steps.
+    """What `train` says about the data, records left out by reason, and the first steps; or of the validation
+    data, and the first batches of an evaluation.
 
-    ``num_samples``: records that have tokens; ``num_records``: those of them that are trained on.
+    ``num_samples``: records that have tokens (of an Energon data set, all samples); ``num_records``: those of
+    them that are used, where that is known before they are tokenised. ``num_steps``: None where nothing ends
+    the run.
     """
 
     facts: tuple[str, ...]
     num_samples: int
-    num_records: int
+    num_records: int | None
     left_out: dict[str, int]
-    num_steps: int
+    num_steps: int | None
     num_lanes: int
     sequence_length: int
     first_steps: tuple[StepCounts, ...]
-
-    @classmethod
-    def of(cls, data: PreparedData, *, num_samples: int, num_steps: int, num_lanes: int) -> Overview:
-        """Of the data of a run of so many steps."""
-        return cls(
-            facts=data.facts,
-            num_samples=num_samples,
-            num_records=len(data.dataset),
-            left_out=dict(data.dataset.skipped),
-            num_steps=num_steps,
-            num_lanes=num_lanes,
-            sequence_length=data.stream.max_seq_length,
-            first_steps=tuple(_counts(data, step) for step in range(1, min(num_steps, MAX_STEPS) + 1)),
-        )
-
-
-def _counts(data: PreparedData, step: int) -> StepCounts:
-    rows = data.stream.batch(step - 1)
-    counts = data.stream.counts_of(rows)
-    fillers = len(rows) - counts.rows
-    return StepCounts(step, len(rows), fillers, counts.chats, counts.tokens, counts.valid_tokens)
+    validation: bool = False

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from rankloom.data.inspect.texts import TokenTexts
-from rankloom.data.lanes import IGNORE, LaneLoader, LaneMicrobatch
-from rankloom.data.prepare import PreparedData
+from rankloom.data.lanes import IGNORE, LaneMicrobatch
 from rankloom.data.rows import Row
 from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
 from rankloom.plan.slices import token_chunks
 
-__all__ = ["ContextView", "DocumentView", "RowView", "StepView", "step_view"]
+__all__ = ["ContextView", "DocumentView", "RowView", "StepView", "check_place", "step_view"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class RowView:
 
     Attributes:
         row: its number in the run; None for a filler.
+        epoch: from 0.
+        virtual_lane: of an Energon data set, the one that it is from; else None.
         records: in order.
         num_tokens: without padding.
         ids, texts, special: [S], see `TokenTexts`; padding has no text.
@@ -43,6 +46,8 @@ class RowView:
     """
 
     row: int | None
+    epoch: int
+    virtual_lane: int | None
     records: tuple[DocumentView, ...]
     num_tokens: int
     ids: tuple[int, ...]
@@ -72,67 +77,80 @@ class ContextView:
 
 @dataclass(frozen=True)
 class StepView:
-    """One step of one lane. Steps count from 1; ``num_steps``: those of the run; epochs count from 0."""
+    """One step of one lane, or one batch of an evaluation.
+
+    ``step`` counts from 1; ``num_steps``: those of the run, or batches of an evaluation; None where nothing
+    ends them. ``epoch``: of the first row, from 0.
+    """
 
     step: int
-    num_steps: int
+    num_steps: int | None
     lane: int
     num_lanes: int
     epoch: int
     sequence_length: int
     contexts: tuple[ContextView, ...]
     microbatches: tuple[tuple[RowView, ...], ...]
+    validation: bool = False
+
+
+def check_place(
+    layout: GTPParallelLayout, *, step: int, lane: int, num_steps: int | None, validation: bool = False
+) -> None:
+    """Raises UserError, with the range, where there is no such step or lane."""
+    if step < 1 or (num_steps is not None and step > num_steps):
+        last = "" if num_steps is None else f" to {num_steps}"
+        what = "an evaluation has batches" if validation else "the run has steps"
+        raise UserError(f"--step {step}: {what} 1{last or ', 2 and so on'}")
+    if not 0 <= lane < layout.batch_parallel_size:
+        raise UserError(f"--lane {lane}: the layout has lanes 0 to {layout.batch_parallel_size - 1}")
 
 
 def step_view(
-    data: PreparedData,
+    microbatches: Sequence[LaneMicrobatch],
     layout: GTPParallelLayout,
     *,
-    micro_batch_size: int,
-    balance: str,
-    num_steps: int,
+    tokenizer: PreTrainedTokenizerBase,
+    names: Callable[[Row], Sequence[str]],
     step: int,
+    num_steps: int | None,
     lane: int,
+    num_virtual_lanes: int | None = None,
+    validation: bool = False,
 ) -> StepView:
-    """What lane ``lane`` trains on in step ``step``.
+    """What lane ``lane`` is given in step ``step``.
 
-    Raises:
-        UserError: there is no such step or lane; the range is named.
+    Args:
+        microbatches: those of the lane in this step, at least one.
+        layout: of the run.
+        tokenizer: which made the tokens.
+        names: of the records of a row, as a person can look them up.
+        num_virtual_lanes: of an Energon data set.
     """
-    if not 1 <= step <= num_steps:
-        raise UserError(f"--step {step}: the run has steps 1 to {num_steps}")
-    if not 0 <= lane < layout.batch_parallel_size:
-        raise UserError(f"--lane {lane}: the layout has lanes 0 to {layout.batch_parallel_size - 1}")
-    loader = LaneLoader(
-        data.stream,
-        data.dataset,
-        lane=lane,
-        num_lanes=layout.batch_parallel_size,
-        micro_batch_size=micro_batch_size,
-        pad_token_id=data.pad_token_id,
-        balance=balance,
-    )
-    microbatches = loader.step(step - 1)
     return StepView(
         step=step,
         num_steps=num_steps,
         lane=lane,
         num_lanes=layout.batch_parallel_size,
         epoch=microbatches[0].rows[0].epoch,
-        sequence_length=data.stream.max_seq_length,
+        sequence_length=microbatches[0].input_ids.shape[1],
         contexts=tuple(
             _context(layout, microbatches, lane=lane, context=context)
             for context in range(layout.runtime_context_parallel_size)
         ),
         microbatches=tuple(
-            tuple(_row(data, microbatch, place) for place in range(len(microbatch.rows)))
+            tuple(
+                _row(microbatch, place, names(row), tokenizer, num_virtual_lanes)
+                for place, row in enumerate(microbatch.rows)
+            )
             for microbatch in microbatches
         ),
+        validation=validation,
     )
 
 
 def _context(
-    layout: GTPParallelLayout, microbatches: list[LaneMicrobatch], *, lane: int, context: int
+    layout: GTPParallelLayout, microbatches: Sequence[LaneMicrobatch], *, lane: int, context: int
 ) -> ContextView:
     coords = layout.coord_arrays()
     ranks = np.flatnonzero((coords["lane"] == lane) & (coords["context"] == context)) + layout.rank_offset
@@ -148,21 +166,26 @@ def _context(
     )
 
 
-def _row(data: PreparedData, microbatch: LaneMicrobatch, place: int) -> RowView:
-    row, ids, labels = (
-        microbatch.rows[place],
-        microbatch.input_ids[place].tolist(),
-        microbatch.labels[place].tolist(),
-    )
-    records = _records(data, row, labels)
+def _row(
+    microbatch: LaneMicrobatch,
+    place: int,
+    names: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    num_virtual_lanes: int | None,
+) -> RowView:
+    row, ids = microbatch.rows[place], microbatch.input_ids[place].tolist()
+    labels = microbatch.labels[place].tolist()
+    records = _records(microbatch, place, names)
     num_tokens = records[-1].stop if records else 0
     texts, special = [""] * len(ids), [False] * len(ids)
     for record in records:
         here = slice(record.start, record.stop)
-        found = TokenTexts.of(data.tokenizer, ids[here])
+        found = TokenTexts.of(tokenizer, ids[here])
         texts[here], special[here] = found.texts, found.special
     return RowView(
         row=None if row.is_filler else row.row_id,
+        epoch=row.epoch,
+        virtual_lane=None if num_virtual_lanes is None else row.row_id % num_virtual_lanes,
         records=records,
         num_tokens=num_tokens,
         ids=tuple(ids),
@@ -175,12 +198,10 @@ def _row(data: PreparedData, microbatch: LaneMicrobatch, place: int) -> RowView:
     )
 
 
-def _records(data: PreparedData, row: Row, labels: list[int]) -> tuple[DocumentView, ...]:
-    lengths = [int(data.dataset.lengths[record]) for record in row.records]
-    borders = np.cumsum([0, *lengths]).tolist()
+def _records(microbatch: LaneMicrobatch, place: int, names: Sequence[str]) -> tuple[DocumentView, ...]:
+    labels = microbatch.labels[place]
+    starts = np.searchsorted(microbatch.document_ids[place], np.arange(len(names) + 1)).tolist()
     return tuple(
-        DocumentView(
-            data.dataset.record_name(record), start, stop, sum(x != IGNORE for x in labels[start:stop])
-        )
-        for record, (start, stop) in zip(row.records, pairwise(borders), strict=True)
+        DocumentView(name, start, stop, int((labels[start:stop] != IGNORE).sum()))
+        for name, (start, stop) in zip(names, pairwise(starts), strict=True)
     )
