@@ -108,6 +108,9 @@ class RankTask:
 
 def local_rank_main(task: RankTask, events: Connection | None) -> None:
     """The process of one rank of the local engine; ``events`` is rank 0's way to the display."""
+    from setproctitle import setproctitle
+
+    setproctitle(f"rankloom rank {task.rank}")  # for ps, top and py-spy
     _die_with_launcher()
     _print_to(task)
     try:
