@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 from transformers import AutoTokenizer
 
-from rankloom.cli import main
 from rankloom.cli.overrides import parse_overrides
 from rankloom.config import load
 from rankloom.data.inspect import Records
@@ -24,76 +22,13 @@ from rankloom.data.inspect.display import print_view
 from rankloom.data.inspect.texts import TokenTexts
 from rankloom.data.inspect.token_lines import BORDER, token_lines, visible
 from rankloom.data.tokenizer import train_tokenizer
+from tests.cli.inspecting import CHATS, printed, reference, run, shown, write_chats
 from tests.data.chats import chats
 
-CHATS: list[Any] = [
-    [("system", "Answer briefly."), ("user", "What is 2 + 2?"), ("assistant", "4")],
-    [("user", "Two primes?"), ("assistant", "2, 3."), ("user", "More?"), ("assistant", "5, 7.")],
-    [("user", "Hello in Japanese?"), ("assistant", "Say\n\n\tこんにちは")],
-    [("user", "Is <|end|> a token?"), ("assistant", "As <|end|> it is text.")],
-    [("user", "Thanks!"), ("assistant", "You are welcome.")],
-    [("user", "Count."), ("assistant", "One, two, three. " * 3)],
-]
 TEMPLATE_WITHOUT_MARKERS = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with chats.jsonl, a model folder without weights, and run.yaml."""
-    monkeypatch.chdir(tmp_path)
-    write_chats(tmp_path / "chats.jsonl", CHATS)
-    train_tokenizer(chats(30), max_vocab_size=300).save_pretrained("model")
-    Path("model/config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 300}))
-    settings = {
-        "model": {"path": "model"},
-        "parallel": {"tensor_parallel_num_weight_shards": 2, "context_parallel_size": 2},
-        "data": {"train": "chats.jsonl", "max_seq_length": 128},
-        "train": {"global_batch_size": 4, "epochs": 2},
-        "cluster": {"world_size": 4},
-    }
-    Path("run.yaml").write_text(yaml.safe_dump(settings))
-    return tmp_path
-
-
-def write_chats(path: Path, chats: list[list[tuple[str, str]]]) -> None:
-    lines = [json.dumps({"messages": [{"role": r, "content": c} for r, c in chat]}) for chat in chats]
-    path.write_text("\n".join(lines) + "\n")
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["inspect", "run.yaml", *arguments])
-    captured = capsys.readouterr()
-    code = ended.value.code
-    return (code if isinstance(code, int) else 0), captured.out, captured.err
-
-
-def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    code, out, err = run(capsys, *arguments)
-    assert (code, err) == (0, "")
-    assert "\x1b" not in out
-    lines = out.splitlines()
-    assert max(map(cell_len, lines)) <= 80
-    return [line.rstrip() for line in lines]
-
-
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    code, out, err = run(capsys, *arguments, "--json")
-    assert (code, err) == (0, "")
-    return json.loads(out)
-
-
-def reference(place: int) -> tuple[list[int], list[bool]]:
-    """Ids and mask of a chat by transformers alone."""
-    tokenizer = AutoTokenizer.from_pretrained("model")
-    messages = [{"role": role, "content": content} for role, content in CHATS[place]]
-    made: Any = tokenizer.apply_chat_template(
-        messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
-    )
-    return made["input_ids"], [bool(flag) for flag in made["assistant_masks"]]
 
 
 def test_a_record_is_what_transformers_makes_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
