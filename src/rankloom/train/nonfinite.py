@@ -10,7 +10,7 @@ from typing import Any
 from rankloom.errors import RunError
 from rankloom.train.worker import StepOutcome
 
-__all__ = ["write_report"]
+__all__ = ["not_finite", "write_report"]
 
 
 def write_report(
@@ -38,3 +38,22 @@ def write_report(
             f"cannot be written: {error.strerror or error}"
         ) from error
     return path
+
+
+def not_finite(
+    folder: Path,
+    outcome: StepOutcome,
+    lanes: Sequence[list[dict[str, Any]]],
+    *,
+    step: int,
+    writes: bool,
+) -> str:
+    """What happened in a step, in words; where this rank ``writes``, with the report in ``folder``."""
+    if writes:
+        write_report(folder, outcome, lanes, step=step)
+    bad = ", ".join(map(str, outcome.bad_lanes))
+    fault = f"not finite in lanes {bad}" if bad else "no lane's loss is at fault"
+    return (
+        f"step {step}: loss {outcome.loss}, gradient norm {outcome.grad_norm}; {fault}; nothing was updated; "
+        f"the records are in {folder / f'step-{step}.json'}"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,17 +14,22 @@ import torch
 from rankloom.checkpoint import Checkpointer, load
 from rankloom.comm import Activity, Communicator
 from rankloom.config import ResolvedConfig
-from rankloom.data import Counts
+from rankloom.data import Counts, LaneMicrobatch, Row
 from rankloom.data.delivery import Delivery
 from rankloom.data.prepare import RunData
 from rankloom.errors import RunError, UserError
 from rankloom.models import Rows, ShardedModel, export, verify_copies
 from rankloom.optim import ShardedAdamW
 from rankloom.train.assemble import build_batches
+from rankloom.train.batches import Batches
 
-__all__ = ["NOTHING", "Restored", "StepOutcome", "Worker"]
+__all__ = ["NOTHING", "Deliver", "Feed", "Restored", "StepOutcome", "Worker"]
 
 NOTHING = Counts(0, 0, 0, 0)
+# Input ids, labels, positions and document ids of a microbatch, int64 [4, B, S], on every rank of its lane.
+Deliver = Callable[[LaneMicrobatch | None, Sequence[Row]], torch.Tensor]
+# From the usual way of rows, the lane's owner reads and sends, to another one.
+Feed = Callable[[Batches, Delivery], tuple[Batches, Deliver]]
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,7 @@ class Worker:
         model: ShardedModel,
         optimizer: ShardedAdamW,
         activity: Activity,
+        feed: Feed | None = None,
     ) -> None:
         self._resolved = resolved
         self._comm = comm
@@ -81,6 +87,9 @@ class Worker:
             sequence_length=resolved.data.max_seq_length,
         )
         self.batches = build_batches(resolved, comm, data, is_owner=self.delivery.is_owner)
+        self._deliver: Deliver = self.delivery.deliver
+        if feed is not None:
+            self.batches, self._deliver = feed(self.batches, self.delivery)
 
     @cached_property
     def _checkpointer(self) -> Checkpointer:
@@ -146,7 +155,7 @@ class Worker:
         sums = torch.zeros(2, dtype=torch.float64, device=self._comm.device)
         for m, (microbatch, rows) in enumerate(zip(read, expected, strict=True)):
             self._activity.phase = f"step {step0 + 1}: microbatch {m + 1} of {len(expected)}"
-            tokens = Rows(*self.delivery.deliver(microbatch, rows))
+            tokens = Rows(*self._deliver(microbatch, rows))
             loss, valid = self._model.forward_backward(tokens, first=m == 0, last=m == len(expected) - 1)
             sums += torch.stack([loss, valid.double()])
         return sums, wait_s
