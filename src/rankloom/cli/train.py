@@ -30,18 +30,25 @@ from rankloom.train.torchrun import (
 def command(
     ctx: typer.Context,
     config: Annotated[Path, typer.Argument(help="A config file (YAML).", show_default=False)],
+    save_before: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HH:MM", help="Save and end before this time of day; as --checkpoint.save_before."
+        ),
+    ] = None,
 ) -> None:
     """Train the model of a config file. --key.sub VALUE sets any key of it and wins over the file."""
     since = time.monotonic()
     environment = TorchrunEnvironment.read(os.environ)
+    overrides = ctx.args if save_before is None else [*ctx.args, "--checkpoint.save_before", save_before]
     if environment is None:
-        resolved = _checked(config, ctx.args, environment)
+        resolved = _checked(config, overrides, environment)
         with ConsoleReporter(since=since) as reporter:
             _run_local(resolved, reporter)
         return
     leave_signals_to_torchrun()
     try:
-        resolved = _checked(config, ctx.args, environment)
+        resolved = _checked(config, overrides, environment)
     except UserError as error:
         leave_to_another(error, environment)
         raise
