@@ -128,10 +128,17 @@ def test_files_that_hold_no_config(tmp_path: Path, content: bytes, message: str)
 
 def test_paths_that_hold_no_model(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
+    for name in ("model", "step-00000010", "step-00000020", "step-00000030.partial"):
+        (tmp_path / "run" / name).mkdir(parents=True)
     (tmp_path / "loop").symlink_to("loop")
     for path, message in (
         (tmp_path / "nowhere", "is not a folder; it must hold a Hugging Face model"),
         (tmp_path / "empty", "holds no config.json; it must hold a Hugging Face model"),
+        (
+            tmp_path / "run",
+            "holds no config.json; it must hold a Hugging Face model, as "
+            f"{tmp_path / 'run/model'} or {tmp_path / 'run/step-00000020'} may",
+        ),
         (tmp_path / "loop", "is not a folder; it must hold a Hugging Face model"),
         (Path("/dev/null"), "is not a folder; it must hold a Hugging Face model"),
     ):

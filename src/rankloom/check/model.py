@@ -20,6 +20,13 @@ __all__ = ["check_model", "model_config_place", "read_model_config"]
 TP, PP = "parallel.tensor_model_parallel_size", "parallel.pipeline_model_parallel_size"
 
 
+def _saved(path: Path) -> str:
+    """A run's folder is no model, but what it holds may be one."""
+    folders = (path / "model", *sorted(path.glob("step-" + "[0-9]" * 8))[-1:])
+    models = [str(folder) for folder in folders if folder.is_dir()]
+    return f", as {' or '.join(models)} may" if models else ""
+
+
 def read_model_config(path: Path, *, what: str, or_file: bool = False) -> Mapping[str, object]:
     """The content of the ``config.json`` in a Hugging Face folder; ``or_file``: ``path`` may be it.
 
@@ -31,7 +38,7 @@ def read_model_config(path: Path, *, what: str, or_file: bool = False) -> Mappin
         if not (path.is_dir() or file == path):
             raise UserError(f"{name} is not a folder; it must hold a Hugging Face model")
         if not file.is_file():
-            raise UserError(f"{name} holds no config.json; it must hold a Hugging Face model")
+            raise UserError(f"{name} holds no config.json; it must hold a Hugging Face model{_saved(path)}")
         content = json.loads(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise UserError(f"{file} is not UTF-8 text (byte {error.start})") from None
