@@ -115,9 +115,9 @@ def build_batches(resolved: ResolvedConfig, comm: Communicator, data: RunData, *
 
 def num_steps(resolved: ResolvedConfig, batches: Batches) -> int:
     """Optimizer steps of the run; of an Energon data set their number is a setting."""
-    if resolved.train.max_steps is not None or not isinstance(batches, PlannedBatches):
+    if resolved.train.max_steps is not None or batches.planned is None:
         return resolved.train.max_steps or 0
-    return batches.stream.num_steps(resolved.train.epochs or 0)
+    return batches.planned.stream.num_steps(resolved.train.epochs or 0)
 
 
 def _config_mapping(resolved: ResolvedConfig) -> Mapping[str, object]:
@@ -233,8 +233,8 @@ def _decay_rule(resolved: ResolvedConfig, plan: ModelPlan) -> Callable[[Placemen
 
 def run_tokens(batches: Batches, *, max_steps: int, consumed: Counts) -> int:
     """Tokens of the whole run; ``consumed``: before the first step of ``batches``."""
-    assert isinstance(batches, PlannedBatches), "an open end needs rows that are known before"
-    return consumed.tokens + batches.stream.tokens_through(max_steps)
+    assert batches.planned is not None, "an open end needs rows that are known before"
+    return consumed.tokens + batches.planned.stream.tokens_through(max_steps)
 
 
 def learning_rate(resolved: ResolvedConfig, *, max_steps: int, tokens: Callable[[], int]) -> LearningRate:

@@ -51,6 +51,10 @@ class Batches(Protocol):
 
     lane: int
 
+    @property
+    def planned(self) -> PlannedBatches | None:
+        """Where every rank knows all rows before the run: what knows them."""
+
     def verify(self, step0: int) -> None:
         """Compares over all ranks what they are about to train on. A collective; raises RunError naming
         ranks."""
@@ -65,7 +69,8 @@ class Batches(Protocol):
         """A collective, where only owners know what is in their rows."""
 
     def read(self, step0: int) -> tuple[Sequence[LaneMicrobatch | None], float]:
-        """The microbatches on the lane's owner, null elsewhere; and the seconds that they were waited for."""
+        """The microbatches on the lane's owner, null elsewhere; and the seconds that they were waited for. No
+        collective: an owner may read ahead of the step that is trained on, once a step."""
 
     def report(self, step0: int) -> list[list[dict[str, Any]]]:
         """Of each lane its rows, by number and epoch, with the names of their records. A collective."""
@@ -105,6 +110,10 @@ class PlannedBatches:
         self._is_owner = is_owner
         self.loader = self._loader(data.stream)
         self._reader: LaneReader | None = None
+
+    @property
+    def planned(self) -> PlannedBatches | None:
+        return self
 
     def verify(self, step0: int) -> None:
         rows = [row for microbatch in self.loader.rows(step0) for row in microbatch]

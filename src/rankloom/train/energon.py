@@ -18,7 +18,7 @@ from rankloom.data.energon.prepare import EnergonRunData
 from rankloom.data.energon.state import EnergonState
 from rankloom.data.facts import left_out_words
 from rankloom.errors import RunError
-from rankloom.train.batches import StepFacts, refuse_other_source
+from rankloom.train.batches import PlannedBatches, StepFacts, refuse_other_source
 
 __all__ = ["EnergonBatches"]
 
@@ -38,14 +38,17 @@ class EnergonBatches:
         self._data = data
         self._rows = data.rows
         self._facts: tuple[int, StepFacts] | None = None
-        self._last: LaneStep | None = None  # of the owner
-        self._wait_s = 0.0
+        self._taken: dict[int, tuple[LaneStep, float]] = {}  # of the owner: the present step, and those ahead
         self._num_truncated = 0
         self.loader: EnergonLoader | None = None
         if is_owner:
             self.loader = EnergonLoader(
                 data, lane=self.lane, num_lanes=self._num_lanes, micro_batch_size=self._micro_batch_size
             )
+
+    @property
+    def planned(self) -> PlannedBatches | None:
+        return None
 
     def verify(self, step0: int) -> None:
         """Owners compare the samples of their first rows: two lanes that have one in the same epoch would
@@ -82,17 +85,18 @@ class EnergonBatches:
         return self._facts[1]
 
     def read(self, step0: int) -> tuple[Sequence[LaneMicrobatch | None], float]:
-        self.facts(step0)  # the owner has its step from then on
-        if self._last is None:
+        if self.loader is None:
             return [None] * len(self.rows(step0)), 0.0
-        return self._last.microbatches, self._wait_s
+        step, wait_s = self._take(step0)
+        return step.microbatches, wait_s
 
     def report(self, step0: int) -> list[list[dict[str, Any]]]:
-        mine = None if self._last is None else [self.lane, self._last.places]
+        mine = [self.lane, self._taken[step0][0].places] if step0 in self._taken else None
         return [places for _, places in sorted(told for told in self._tell(mine) if told is not None)]
 
     def left_out(self) -> tuple[Mapping[str, int], str]:
-        mine = (dict(self._last.skipped) if self._last is not None else {}, self._num_truncated)
+        present = self._taken.get(self._facts[0]) if self._facts is not None else None
+        mine = (dict(present[0].skipped) if present is not None else {}, self._num_truncated)
         skipped: Counter[str] = Counter()
         num_truncated = 0
         for lane_skipped, lane_truncated in self._tell(mine):
@@ -124,11 +128,18 @@ class EnergonBatches:
         if self.loader is not None:
             self.loader.close()
 
+    def _take(self, step0: int) -> tuple[LaneStep, float]:
+        """On the owner: its rows of a step, any number of times until a later one is trained on."""
+        if step0 not in self._taken:
+            assert self.loader is not None
+            self._taken[step0] = self.loader.take(step0)
+        return self._taken[step0]
+
     def _gather(self, step0: int) -> StepFacts:
         mine: Sequence[float] = NOTHING
         if self.loader is not None:
-            step, self._wait_s = self.loader.take(step0)
-            self._last = step
+            step, _ = self._take(step0)
+            self._taken = {number: taken for number, taken in self._taken.items() if number >= step0}
             self._num_truncated += step.num_truncated
             mine = (*step.counts, step.work, step.epochs)
         told = self._comm["world"].stack(self._tensor(mine), "what is in the rows").tolist()

@@ -9,7 +9,7 @@ from rankloom.data.evaluation import EvaluationRows
 from rankloom.data.prepare import RunData
 from rankloom.models import ShardedModel
 from rankloom.plan import ModelPlan
-from rankloom.train.batches import Batches, PlannedBatches
+from rankloom.train.batches import Batches
 from rankloom.train.worker import Restored
 
 __all__ = ["beginning_facts", "evaluation_facts", "lane_facts", "replaced_facts", "run_facts"]
@@ -55,9 +55,10 @@ def beginning_facts(restored: Restored, *, max_steps: int) -> list[str]:
 
 def lane_facts(batches: Batches, *, max_steps: int) -> list[str]:
     """Which lanes have empty rows alone in the last step of the first epoch, where the run comes to it."""
-    if not isinstance(batches, PlannedBatches):
+    planned = batches.planned
+    if planned is None:
         return []  # there are no empty rows
-    loader, stream, epoch = batches.loader, batches.stream, batches.stream.origin.epoch
+    loader, stream, epoch = planned.loader, planned.stream, planned.stream.origin.epoch
     step0 = stream.num_steps(epoch + 1) - 1
     if not stream.origin.step <= step0 < max_steps:
         return []

@@ -11,9 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+from rankloom.checkpoint.folders import checkpoint_folder
 from rankloom.comm import Communicator
 from rankloom.config import ResolvedConfig
-from rankloom.errors import RunError
+from rankloom.errors import RunError, UserError
 from rankloom.plan.exported import model_folder
 from rankloom.train.accounting import Accounting
 from rankloom.train.assemble import (
@@ -25,7 +26,7 @@ from rankloom.train.assemble import (
     num_steps,
     run_tokens,
 )
-from rankloom.train.evaluator import Evaluator, evaluation_rows, is_due
+from rankloom.train.evaluator import Evaluation, Evaluator, evaluation_rows, is_due
 from rankloom.train.facts import beginning_facts, evaluation_facts, lane_facts, replaced_facts, run_facts
 from rankloom.train.nonfinite import not_finite
 from rankloom.train.phases import Phases
@@ -82,6 +83,7 @@ class Session:
             comm, max_seq_length=resolved.data.max_seq_length, consumed=restored.consumed
         )
         self._longest_s = 0.0
+        self._step_done = restored.step
         self._row: dict[str, object] = {}
         self._sinks: list[Sink] = []
         self._closing = ExitStack()
@@ -161,9 +163,28 @@ class Session:
         on all ranks but for bytes and waits of the rank. Raises RunError."""
         since = time.monotonic()
         self._row = self._step(step)
+        self._step_done = step
         self._saves.after(step, self._accounting.consumed, ends=bool(self.stopped))
         self._longest_s = max(self._longest_s, time.monotonic() - since)
         return self._row
+
+    def evaluate(self) -> Evaluation:
+        """The loss on the validation data as the model is now. Raises UserError where there is none."""
+        if self._evaluator is None:
+            raise UserError("there is no validation data: set data.validation, or data.validation_split")
+        return self._evaluator.evaluate("asked for")
+
+    def save(self) -> Path:
+        """Saves the run as it is after the last step that was taken; returns once that is complete. Raises
+        RunError before the first step."""
+        step = self._step_done
+        if step == 0:
+            raise RunError("there is nothing to save before the first step")
+        self._saves.finish()
+        self.worker.save(step, self._accounting.consumed)
+        self.worker.wait_saved()
+        self.worker.poll_save()  # not to be told of it once more
+        return checkpoint_folder(Path(self._resolved.checkpoint.dir), step)
 
     def finish(self) -> Mapping[str, object]:
         """Exports the model, unless the run ended early, waits for the last checkpoint, and returns the

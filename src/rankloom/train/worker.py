@@ -106,6 +106,10 @@ class Worker:
         )
 
     @property
+    def model(self) -> ShardedModel:
+        return self._model
+
+    @property
     def model_config(self) -> Mapping[str, Any]:
         """The model's own settings, as config.json has them, with those that have their default."""
         return dict(self._model.module.config.to_dict())
