@@ -142,7 +142,6 @@ def test_a_length_of_any_kind_where_nothing_cuts_it() -> None:
     ("key", "value", "what", "remedy"),
     [
         (f"parallel.{PP}", 2, "training with pipeline stages", "1"),
-        ("cluster.engine", "ray", "training on Ray", "local or torchrun"),
     ],
 )
 def test_what_cannot_be_trained_yet(key: str, value: object, what: str, remedy: str) -> None:

@@ -32,7 +32,6 @@ BAD: dict[str, Mapping[str, Mapping[str, object]]] = {
     "two ends": {"train": {"epochs": 1}},
     "no validation data": {"train": {"eval_every": 1}},
     "no checkpoint there": {"checkpoint": {"resume": "nowhere"}},
-    "ray": {"cluster": {"engine": "ray"}},
     "a schedule": {"schedule": {"min_lr": 1}},
     "a model": {"model": {"config": {**LLAMA, "num_hiden_layers": 3}}},
     "no model there": {"model": {"config": None, "path": "nowhere"}},

@@ -251,11 +251,11 @@ def test_schedules_that_cannot_be_meant(refusal: Refusal) -> None:
 
 
 def test_what_training_cannot_do_is_refused_all_at_once(base: Mappings) -> None:
-    base["cluster"] = {"world_size": 2, "engine": "ray"}
+    base["cluster"] = {"world_size": 2}
     base["parallel"] = {"pipeline_model_parallel_size": 2}
     base["train"] |= {"eval_every": 5}
     del base["train"]["max_steps"]
-    resolved = resolve(base, cli={"cluster.engine": "ray"})
+    resolved = resolve(base)
     with pytest.raises(UserError) as refused:
         refuse_for_training(resolved)
     lines = str(refused.value).splitlines()
@@ -265,11 +265,10 @@ def test_what_training_cannot_do_is_refused_all_at_once(base: Mappings) -> None:
         "train.max_steps",
         "train.eval_every",
         "parallel.pipeline_model_parallel_size",
-        "cluster.engine",
     ]
-    assert lines[5] == (
-        "cluster.engine ray: training on Ray is not available yet; set it to local or torchrun "
-        "(--cluster.engine)"
+    assert lines[4].startswith(
+        "parallel.pipeline_model_parallel_size 2: training with pipeline stages is not available yet; set it "
+        "to 1 ("
     )
 
 

@@ -1,4 +1,4 @@
-"""``rankloom train``: starts local ranks, or is one of those that torchrun started."""
+"""``rankloom train``: starts local ranks, drives those of a Ray cluster, or is one that torchrun started."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from rankloom.cli.ending import require_packages
 from rankloom.cli.overrides import parse_overrides
 from rankloom.config import ResolvedConfig, load
 from rankloom.errors import UserError
@@ -44,7 +45,10 @@ def command(
     if environment is None:
         resolved = _checked(config, overrides, environment)
         with ConsoleReporter(since=since) as reporter:
-            _run_local(resolved, reporter)
+            if resolved.cluster.engine == "ray":
+                _run_ray(resolved, reporter)
+            else:
+                _run_local(resolved, reporter)
         return
     leave_signals_to_torchrun()
     try:
@@ -62,6 +66,8 @@ def _checked(
     defaults = environment.defaults() if environment else None
     resolved = load(config, cli=parse_overrides(overrides), defaults=defaults)
     check_environment(resolved, environment)
+    if resolved.cluster.engine == "ray":
+        require_packages(("ray",), extra="ray")
     check_before_start(resolved)
     return resolved
 
@@ -71,3 +77,9 @@ def _run_local(resolved: ResolvedConfig, reporter: ConsoleReporter) -> None:
         run_local(resolved, reporter=reporter)
     finally:
         end_forkserver()
+
+
+def _run_ray(resolved: ResolvedConfig, reporter: ConsoleReporter) -> None:
+    from rankloom.driver.engine import run_ray  # loads Ray
+
+    run_ray(resolved, reporter=reporter, address=resolved.cluster.address or os.environ.get("RAY_ADDRESS"))

@@ -78,7 +78,6 @@ def not_available(value: Value, *, where: Callable[[str], str]) -> Iterator[Find
             "training with pipeline stages",
             "1",
         ),
-        ("cluster.engine", lambda engine: engine == "ray", "training on Ray", "local or torchrun"),
     )
     for key, is_wished, what, remedy in wishes:
         if is_wished(value(key)):

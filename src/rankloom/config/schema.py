@@ -175,6 +175,9 @@ class ClusterSection(Section):
     world_size: Count | None = None  # null: that of torchrun
     engine: Literal["local", "torchrun", "ray"] = "local"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    address: Text | None = None  # of the Ray cluster; RAY_ADDRESS, or one of this machine alone
+    restarts: NonNegativeInt = 0  # with Ray: times that a run goes on after losing a rank or a node
+    min_world_size: Count | None = None  # ranks that a restart may go down to; null: world_size
     nvlink_domain_size: Count | None = None  # gpus_per_node, or 8
     nvlink_domains: RankLists | None = None  # the ranks of each domain, instead of a size
     gpus_per_node: Count | None = None

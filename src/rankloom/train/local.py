@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -29,6 +28,7 @@ from rankloom.train.rank_files import PhaseFile, RankFiles
 from rankloom.train.rank_main import RankTask, RunFunction, local_rank_main, train
 from rankloom.train.reporting import Reporter, deliver
 from rankloom.train.run_lock import run_lock
+from rankloom.train.signals import handler, interrupts_ignored, signals_as_interrupt
 from rankloom.train.stopping import STOP_SIGNALS, Deadline, StopFile
 
 __all__ = ["end_forkserver", "run_local"]
@@ -54,7 +54,7 @@ def run_local(
     """
     log_folder = Path(resolved.checkpoint.dir) / "logs"
     temporary = tempfile.TemporaryDirectory(prefix="rankloom-")
-    with _signals_as_interrupt(), run_lock(resolved), temporary as folder:
+    with signals_as_interrupt(), run_lock(resolved), temporary as folder:
         log_folder.mkdir(parents=True, exist_ok=True)
         gang = _Gang(resolved, Path(folder), log_folder, reporter)
         try:
@@ -117,7 +117,7 @@ class _Gang:
 
         with ExitStack() as handlers:
             for number in STOP_SIGNALS:
-                handlers.enter_context(_handler(number, on_signal))
+                handlers.enter_context(handler(number, on_signal))
             yield
 
     def supervise(self) -> Mapping[str, object]:
@@ -143,7 +143,7 @@ class _Gang:
 
     def stop(self) -> None:
         """End what is still running; afterwards no process is left."""
-        with _interrupts_ignored():
+        with interrupts_ignored():
             started = [process for process in self._processes if process.pid is not None]
             for process in started:
                 process.kill()  # also reaches a stopped process; nothing to do for one that ended
@@ -236,34 +236,3 @@ def _interrupts_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    with ExitStack() as handlers:
-        for number in (signal.SIGINT, signal.SIGHUP, *STOP_SIGNALS):
-            handlers.enter_context(_handler(number, signal.SIG_IGN))
-        yield
-
-
-@contextmanager
-def _signals_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGUSR1, and the loss of the terminal unless that is ignored (nohup)."""
-    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    with ExitStack() as handlers:
-        for number in (*STOP_SIGNALS, *(() if ignored else (signal.SIGHUP,))):
-            handlers.enter_context(_handler(number, signal.default_int_handler))
-        yield
-
-
-@contextmanager
-def _handler(number: signal.Signals, handler: signal._HANDLER) -> Iterator[None]:
-    """A signal handler for a while; only the main thread can set one, and other threads get no signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)

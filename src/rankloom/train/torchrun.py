@@ -128,11 +128,11 @@ def check_environment(resolved: ResolvedConfig, environment: TorchrunEnvironment
                 f"cluster.engine to local ({resolved.where('cluster.engine')})"
             )
         return
-    if cluster.engine == "local":
+    if cluster.engine != "torchrun":
         raise UserError(
-            f"cluster.engine is local, but torchrun started this process: each of {environment.world_size} "
-            "would start ranks of its own; leave cluster.engine out, or start without torchrun "
-            f"({resolved.where('cluster.engine')})"
+            f"cluster.engine is {cluster.engine}, but torchrun started this process: each of "
+            f"{environment.world_size} would start ranks of its own; leave cluster.engine out, or start without "
+            f"torchrun ({resolved.where('cluster.engine')})"
         )
     if resolved.layout.world_size != environment.world_size:
         raise UserError(
