@@ -131,8 +131,8 @@ def check_environment(resolved: ResolvedConfig, environment: TorchrunEnvironment
     if cluster.engine != "torchrun":
         raise UserError(
             f"cluster.engine is {cluster.engine}, but torchrun started this process: each of "
-            f"{environment.world_size} would start ranks of its own; leave cluster.engine out, or start without "
-            f"torchrun ({resolved.where('cluster.engine')})"
+            f"{environment.world_size} would start ranks of its own; leave cluster.engine out, or start "
+            f"without torchrun ({resolved.where('cluster.engine')})"
         )
     if resolved.layout.world_size != environment.world_size:
         raise UserError(
