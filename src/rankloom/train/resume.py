@@ -33,6 +33,7 @@ from rankloom.train.worker import Restored, Worker
 
 __all__ = ["Candidates", "find_candidates", "resume"]
 
+CHANGED = "changed: "
 # Of config.json: what says nothing about the model.
 _NOT_THE_MODEL = (
     "_name_or_path",
@@ -143,7 +144,13 @@ def _from(resolved: ResolvedConfig, comm: Communicator, worker: Worker, folder: 
         if not told["records"]:
             raise
         raise UserError(f"{error}; changed since: {'; '.join(told['records'])}") from error
-    return replace(restored, notes=(*told["notes"], *told["records"], *restored.notes))
+    changed = [note for note in (*told["notes"], *told["records"]) if not _is_said(note, restored.notes)]
+    return replace(restored, notes=(*changed, *restored.notes))
+
+
+def _is_said(note: str, others: Sequence[str]) -> bool:
+    """Whether the data's own words on a setting say it too."""
+    return any(other.startswith(note.removeprefix(CHANGED)) for other in others)
 
 
 @dataclass(frozen=True)
@@ -185,7 +192,7 @@ def _completed(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _texts(changes: Sequence[Change]) -> list[str]:
-    return [f"changed: {change.text}" for change in changes]
+    return [f"{CHANGED}{change.text}" for change in changes]
 
 
 def _other_layout(manifest: Manifest, layout: GTPParallelLayout) -> list[str]:
