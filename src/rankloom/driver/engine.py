@@ -7,6 +7,7 @@ The controller is this process, on the node where the command was typed, where i
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,7 @@ from rankloom.train.stopping import STOP_SIGNALS, Deadline
 __all__ = ["PLACEMENT", "run_ray"]
 
 PLACEMENT = "placement.json"
+_QUIET = "RAY_IGNORE_UNHANDLED_ERRORS"
 _OBJECT_STORE_BYTES = 256 * 2**20
 _STEPS_IN_STORE = 4  # trained on, loaded, being loaded, and not yet let go
 _BYTES_PER_TOKEN = 16  # of the four arrays of a batch
@@ -54,7 +56,7 @@ def run_ray(
     """
     asked = _EndRequest(saves=resolved.checkpoint.saves)
     deadline = Deadline.of(resolved, started=time.time())
-    with signals_as_interrupt(), run_lock(resolved):
+    with signals_as_interrupt(), run_lock(resolved), _failures_told_once():
         since = time.monotonic()
         with ray_cluster(
             num_ranks=resolved.layout.world_size,
@@ -191,6 +193,20 @@ class _EndRequest:
         if not (self.in_steps and self._saves) or self.reason:
             raise KeyboardInterrupt
         self.reason = signal.Signals(number).name
+
+
+@contextmanager
+def _failures_told_once() -> Iterator[None]:
+    """Ray would print the traceback of every failed call, and the gang tells of the one that matters."""
+    before = os.environ.get(_QUIET)
+    os.environ[_QUIET] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_QUIET]
+        else:
+            os.environ[_QUIET] = before
 
 
 def _train_worker(*args: Any) -> Any:

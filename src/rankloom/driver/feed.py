@@ -40,6 +40,7 @@ class FetchedBatches:
         self._batches = batches
         self._is_owner = delivery.is_owner
         self._device = comm.device
+        self._activity = comm.activity
         self._where = f"rank {comm.rank} ({comm.layout.coords(comm.rank).describe()})"
         self._store = store
         self._sent: Envelope | None = None
@@ -57,6 +58,7 @@ class FetchedBatches:
         return self._sent
 
     def _read(self, step0: int) -> Envelope:
+        self._activity.phase = f"step {step0 + 1}: loading the rows of lane {self.lane}"
         microbatches, self._read_s[step0] = self._batches.read(step0)
         held = [microbatch for microbatch in microbatches if microbatch is not None]
         planes = np.stack([_planes(microbatch) for microbatch in held])

@@ -1,0 +1,99 @@
+"""Whole runs on a Ray cluster: the same as those of the local engine, whatever is lost on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankloom.config import resolve
+from rankloom.driver.connection import RayCluster
+from rankloom.driver.engine import run_ray
+from rankloom.errors import RunError, UserError
+from tests.driver.engine.faults import Striking, ranks_running
+from tests.runtime.runs import Recorder, run, settings, write_chats
+
+W, CP = "tensor_parallel_num_weight_shards", "context_parallel_size"
+
+
+def config(folder: Path, *, world: int, steps: int, name: str = "run", **sections: Any) -> dict[str, Any]:
+    """A schedule that does not know the number of steps, so that a run can be taken up."""
+    (folder / "chats.jsonl").exists() or write_chats(folder / "chats.jsonl")
+    made = settings(folder, parallel={W: 2}, world_size=world, **sections)
+    made["train"]["max_steps"] = steps
+    made["schedule"] = {"decay": "constant"}
+    made["checkpoint"] = {"dir": str(folder / name), "save_every": 2, **sections.get("checkpoint", {})}
+    return made
+
+
+def rows_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    file = Path(config["checkpoint"]["dir"]) / "metrics.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def losses(config: Mapping[str, Any]) -> dict[int, float]:
+    return {row["step"]: row["loss"] for row in rows_of(config)}
+
+
+def test_each_engine_goes_on_from_a_checkpoint_of_the_other(
+    cluster: RayCluster, ranks: Any, tmp_path: Path
+) -> None:
+    whole = config(tmp_path, world=4, steps=6, name="whole")
+    ranks(4, run, whole)
+    ranks(4, run, config(tmp_path, world=4, steps=2))
+    recorder = Recorder()
+    summary = run_ray(resolve(config(tmp_path, world=4, steps=4)), reporter=recorder)
+    assert summary["steps"] == 2
+    assert f"resumed from {tmp_path / 'run' / 'step-00000002'}" in recorder.notes
+    assert ranks_running() == []
+    ranks(4, run, config(tmp_path, world=4, steps=6))
+    found, wanted = (rows_of(config(tmp_path, world=4, steps=6, name=name)) for name in ("run", "whole"))
+    for row, other in zip(found, wanted, strict=True):
+        assert row["loss"] == pytest.approx(other["loss"], rel=1e-6)
+        for key in ("step", "lr", "consumed_samples", "consumed_tokens", "valid_tokens", "epoch", "padding"):
+            assert row[key] == other[key]
+    placement = json.loads((tmp_path / "run" / "placement.json").read_text())
+    assert [place["rank"] for place in placement["ranks"]] == [0, 1, 2, 3]
+    assert {place["address"] for place in placement["ranks"]} == {"127.0.0.1"}
+
+
+def test_a_run_that_loses_a_rank_goes_on_from_its_last_checkpoint(
+    cluster: RayCluster, ranks: Any, tmp_path: Path
+) -> None:
+    whole = config(tmp_path, world=2, steps=6, name="whole")
+    ranks(2, run, whole)
+    struck = config(tmp_path, world=2, steps=6, checkpoint={"resume": "never", "background": False})
+    struck["cluster"]["restarts"] = 1
+    recorder = Striking(1, 3)
+    run_ray(resolve(struck), reporter=recorder)
+    assert losses(struck) == pytest.approx(losses(whole), rel=1e-6)
+    [told] = [note for note in recorder.notes if "restart 1 of 1" in note]
+    assert told.startswith("rank 1 (tp 0, ")
+    assert [row["step"] for row in recorder.rows] in ([1, 2, 3, 3, 4, 5, 6], [1, 2, 3, 4, 3, 4, 5, 6])
+    assert ranks_running() == []
+
+
+@pytest.mark.long
+def test_the_last_loss_is_reported_and_a_users_error_is_not_tried_again(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    struck = config(tmp_path, world=2, steps=6)
+    recorder = Striking(1, 1)
+    with pytest.raises(RunError, match=r"rank 1 \(tp 0, .*failed in (train|load_batch), step .* on node .*"):
+        run_ray(resolve(struck), reporter=recorder)
+    assert ranks_running() == []
+    changed = config(tmp_path, world=2, steps=6)
+    changed["model"]["config"]["hidden_size"] = 64
+    changed["cluster"]["restarts"] = 3
+    with pytest.raises(UserError):
+        run_ray(resolve(changed), reporter=Recorder())
+
+
+def test_too_many_ranks_are_refused_within_seconds(cluster: RayCluster, tmp_path: Path) -> None:
+    wide = config(tmp_path, world=16, steps=6)
+    wide["train"]["global_batch_size"] = 16
+    with pytest.raises(UserError, match=r"cluster.world_size 16 needs 16 CPUs, usable 9"):
+        run_ray(resolve(wide), reporter=Recorder())
