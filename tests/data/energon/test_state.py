@@ -63,11 +63,12 @@ def test_any_saves_and_lanes(
     of the epoch."""
     rows = RowSettings(max_seq_length=64, packing=packing, packing_window=6)
     total = 8 * sum(steps for steps, _ in saves)
-    whole = Run(jsonl, encoder, num_lanes=1, settings=rows).numbers(total)
     found = []
     content = None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(virtual, "SNAPSHOT_ROWS", every)
+        patch.setattr(virtual, "SHUFFLE_SAMPLES", 2)  # of 12 or 13: there are places inside an epoch
+        whole = Run(jsonl, encoder, num_lanes=1, settings=rows).numbers(total)
         for steps, lanes in saves:
             run = Run(jsonl, encoder, num_lanes=lanes, settings=rows)
             if content is not None:
@@ -96,6 +97,29 @@ def test_energon_state_is_used_inside_an_epoch_and_not_behind_its_last_sample(
         assert resumed.numbers(20) == expected[rows : rows + 20]
         run.rows(2)
     assert used == {True, False}
+
+
+@pytest.mark.parametrize(("packing", "every"), [("greedy", 1), ("greedy", 4), ("none", 4)])
+def test_a_resume_of_a_resume_from_energon_s_own_state(
+    data: EnergonData, encoder: ChatEncoder, packing: Any, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Energon changes a state that it is restored from; what is saved soon afterwards must not."""
+    monkeypatch.setattr(virtual, "SNAPSHOT_ROWS", every)
+    monkeypatch.setattr(virtual, "SHUFFLE_SAMPLES", 2)
+    rows = RowSettings(max_seq_length=64, packing=packing, packing_window=4)
+    whole = Run(data, encoder, num_lanes=1, settings=rows).numbers(112)
+    used = 0
+    for first in (40, 48):
+        run = Run(data, encoder, num_lanes=1, settings=rows)
+        run.rows(first)
+        content = run.saved()
+        used += sum(state["energon"] is not None for state in content["virtual_lanes"].values())
+        for second in (8, 16):
+            again = Run(data, encoder, num_lanes=2, settings=rows).restore(content)
+            again.rows(second)
+            last = Run(data, encoder, num_lanes=4, settings=rows).restore(again.saved())
+            assert last.numbers(48) == whole[first + second : first + second + 48]
+    assert used > 0
 
 
 def test_state_of_rows_before_those_read_ahead(data: EnergonData, encoder: ChatEncoder) -> None:

@@ -15,6 +15,8 @@ from rankloom.errors import UserError
 __all__ = ["ENERGON", "energon_version", "hushed", "require_energon"]
 
 ENERGON = "megatron-energon"
+# Energon keeps in a module whose samples it is working on, and standard output is one for all threads too.
+_ONE_THREAD = threading.RLock()
 
 
 def energon_version() -> str | None:
@@ -56,9 +58,13 @@ class _Muffled(io.TextIOBase):
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Energon prints how it cuts the data, progress bars, and every error before it raises it: nothing of
-    that is seen inside this. What other threads print is; what is raised here is raised."""
-    # Both may be missing, in a program without a terminal.
-    out, err = (stream or io.StringIO() for stream in (sys.stdout, sys.stderr))
-    with redirect_stdout(_Muffled(out)), redirect_stderr(_Muffled(err)):
-        yield
+    """Where Energon is called: by one thread at a time, without a word.
+
+    It prints how it cuts the data, progress bars, and every error before it raises it: nothing of that is
+    seen inside this. What other threads print is; what is raised here is raised.
+    """
+    with _ONE_THREAD:
+        # Both may be missing, in a program without a terminal.
+        out, err = (stream or io.StringIO() for stream in (sys.stdout, sys.stderr))
+        with redirect_stdout(_Muffled(out)), redirect_stderr(_Muffled(err)):
+            yield

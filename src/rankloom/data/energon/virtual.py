@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -192,7 +193,8 @@ class VirtualLane:
         self._loader.pin_memory = False  # rows go through a process group
         self._loader.generator = torch.Generator()  # not the one that the model's dropout draws from
         if mark.state is not None:
-            self._loader.restore_state_rank(mark.state)
+            # A copy: Energon changes what it is given, and the mark may be saved once more.
+            self._loader.restore_state_rank(deepcopy(mark.state))
         return map(_chats, iter(self._loader))
 
     def _remember(self) -> None:
