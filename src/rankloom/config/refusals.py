@@ -14,6 +14,7 @@ __all__ = [
     "not_available",
     "refuse_for_training",
     "refused_for_training",
+    "too_many_left",
     "without_end",
     "without_validation",
 ]
@@ -35,6 +36,7 @@ def refused_for_training(resolved: ResolvedConfig) -> list[Finding]:
         *without_end(resolved.value, origin=resolved.origin),
         *without_validation(resolved.value, where=resolved.where),
         *not_available(resolved.value, where=resolved.where),
+        *too_many_left(resolved.value, where=resolved.where),
     ]
 
 
@@ -66,6 +68,17 @@ def without_validation(value: Value, *, where: Callable[[str], str]) -> Iterator
             "data.validation_split to a share of data.train"
         )
         yield Finding("error", "training", message, ("train.eval_every",), where("train.eval_every"))
+
+
+def too_many_left(value: Value, *, where: Callable[[str], str]) -> Iterator[Finding]:
+    """A finding where a restart may not even go on with all ranks."""
+    least, number = value("cluster.min_world_size"), value("cluster.world_size")
+    if isinstance(least, int) and isinstance(number, int) and least > number:
+        message = (
+            f"cluster.min_world_size {least} is more than cluster.world_size {number}; try {number} or less"
+        )
+        key = "cluster.min_world_size"
+        yield Finding("error", "training", message, (key,), where(key))
 
 
 def not_available(value: Value, *, where: Callable[[str], str]) -> Iterator[Finding]:

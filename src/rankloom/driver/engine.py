@@ -12,17 +12,19 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from rankloom.config import ResolvedConfig, resolve
+from rankloom.driver.actor import WorkerFactory
 from rankloom.driver.cluster import ray_cluster
 from rankloom.driver.connection import RayCluster
 from rankloom.driver.controller import SFTController
 from rankloom.driver.faults import RankLostError
 from rankloom.driver.gang import Gang
-from rankloom.driver.nodes import device_of
+from rankloom.driver.nodes import Device, device_of
 from rankloom.driver.placement import Placement
 from rankloom.driver.world_sizes import largest_world_size
 from rankloom.errors import RunError, UserError
@@ -41,7 +43,11 @@ _BYTES_PER_TOKEN = 16  # of the four arrays of a batch
 
 
 def run_ray(
-    resolved: ResolvedConfig, *, reporter: Reporter, address: str | None = None
+    resolved: ResolvedConfig,
+    *,
+    reporter: Reporter,
+    address: str | None = None,
+    factory: WorkerFactory | None = None,
 ) -> Mapping[str, object]:
     """Trains on ``resolved.layout.world_size`` ranks of the Ray cluster at ``address``, or of one that is
     started on this machine; returns the summary, which has been told to ``reporter``.
@@ -49,6 +55,8 @@ def run_ray(
     Whatever a rank prints goes to ``<checkpoint.dir>/logs/rank-N.log``, where each rank runs is in
     ``placement.json`` beside the metrics. When this returns or raises, no process of the run is left. Other
     runs are kept out of ``checkpoint.dir``.
+
+    ``factory`` makes the workers, `rankloom.driver.rank.train_worker` unless there is another.
 
     Raises UserError or RunError for the first rank that failed, with rank, coordinates, method, node and
     reason: after ``cluster.restarts`` new starts where a rank or a node was lost, else at once.
@@ -67,7 +75,10 @@ def run_ray(
             reporter.phase("reach the Ray cluster", time.monotonic() - since)
             reporter.note(cluster.describe())
             with asked.handlers():
-                summary = _Run(resolved, cluster, reporter, asked=asked, deadline=deadline).to_end()
+                run = _Run(
+                    resolved, cluster, reporter, factory or _train_worker, asked=asked, deadline=deadline
+                )
+                summary = run.to_end()
     reporter.finish(summary)
     return summary
 
@@ -80,6 +91,7 @@ class _Run:
         resolved: ResolvedConfig,
         cluster: RayCluster,
         reporter: Reporter,
+        factory: WorkerFactory,
         *,
         asked: _EndRequest,
         deadline: Deadline | None,
@@ -87,6 +99,7 @@ class _Run:
         self._resolved = resolved
         self._cluster = cluster
         self._reporter = reporter
+        self._factory = factory
         self._asked = asked
         self._deadline = deadline
         self._lost_nodes: set[str] = set()
@@ -101,9 +114,9 @@ class _Run:
                 if restart == self._resolved.cluster.restarts or self._asked.reason:
                     raise
                 self._lost_nodes |= set(error.lost_nodes)
-                resolved = self._after(error)
+                resolved, reason = self._after(error)
                 how = f"restart {restart + 1} of {self._resolved.cluster.restarts}"
-                self._reporter.note(f"{str(error).splitlines()[0]}\n{how}, on {_ranks_text(resolved)}")
+                self._reporter.note(f"{str(error).splitlines()[0]}\n{how}, on {reason}")
         raise AssertionError("unreachable")
 
     def _start(self, resolved: ResolvedConfig, *, appends: bool) -> Mapping[str, object]:
@@ -116,8 +129,8 @@ class _Run:
             since = time.monotonic()
             with Gang.start(
                 placement,
-                _train_worker,
-                (resolved, self._deadline),
+                self._factory,
+                (_with_device(resolved, placement.map.device), self._deadline),
                 log_folder=Path(resolved.checkpoint.dir) / "logs",
                 appends=appends,
             ) as gang:
@@ -150,9 +163,9 @@ class _Run:
         partial.write_text(json.dumps({"device": placed.device, "ranks": placed.to_json()}, indent=1) + "\n")
         partial.replace(file)
 
-    def _after(self, error: RankLostError) -> ResolvedConfig:
-        """The config of the start after a loss: as many ranks as there is room for, from this run's last
-        checkpoint. Raises RunError where there is too little room."""
+    def _after(self, error: RankLostError) -> tuple[ResolvedConfig, str]:
+        """The config of the start after a loss, with as many ranks as there is room for, from this run's last
+        checkpoint; and why so many. Raises RunError where there is too little room."""
         nodes = self._cluster.nodes(without=self._lost_nodes)
         device = device_of(self._resolved.cluster.device, nodes)
         try:
@@ -167,8 +180,9 @@ class _Run:
         if _has_saved(self._resolved, self._earlier):
             changes["checkpoint.resume"] = "auto"
         if all(self._resolved.value(key) == value for key, value in changes.items()):
-            return self._resolved
-        return resolve(self._resolved.to_mapping(), cli=changes, origin=self._resolved.origin)
+            return self._resolved, found.reason
+        changed = resolve(self._resolved.to_mapping(), cli=changes, origin=self._resolved.origin)
+        return changed, found.reason
 
 
 class _EndRequest:
@@ -216,12 +230,13 @@ def _train_worker(*args: Any) -> Any:
     return train_worker(*args)
 
 
+def _with_device(resolved: ResolvedConfig, device: Device) -> ResolvedConfig:
+    """Ranks that were given no GPU use none, also where they see one."""
+    return replace(resolved, cluster=resolved.cluster.model_copy(update={"device": device}))
+
+
 def _batch_bytes(resolved: ResolvedConfig) -> int:
     return resolved.train.global_batch_size * resolved.data.max_seq_length * _BYTES_PER_TOKEN
-
-
-def _ranks_text(resolved: ResolvedConfig) -> str:
-    return f"{resolved.layout.world_size} ranks"
 
 
 def _paths(resolved: ResolvedConfig) -> list[str]:

@@ -13,6 +13,7 @@ from rankloom.config import resolve
 from rankloom.driver.connection import RayCluster
 from rankloom.driver.engine import run_ray
 from rankloom.errors import RunError, UserError
+from tests.driver.engine import broken
 from tests.driver.engine.faults import Striking, ranks_running
 from tests.runtime.runs import Recorder, run, settings, write_chats
 
@@ -90,6 +91,20 @@ def test_the_last_loss_is_reported_and_a_users_error_is_not_tried_again(
     changed["cluster"]["restarts"] = 3
     with pytest.raises(UserError):
         run_ray(resolve(changed), reporter=Recorder())
+
+
+@pytest.mark.long
+def test_a_lane_that_cannot_be_read_ends_the_run(cluster: RayCluster, tmp_path: Path) -> None:
+    """Rows 24 to 31 are of step 4, which is loaded while step 3 is trained on. It is not tried again."""
+    given = config(tmp_path, world=2, steps=6)
+    given["cluster"]["restarts"] = 1
+    recorder = Recorder()
+    with pytest.raises(RunError, match=r"^lane 1: its rows cannot be read: OSError: the disk is gone"):
+        run_ray(resolve(given), reporter=recorder, factory=broken.cannot_read)
+    assert [row["step"] for row in recorder.rows][:2] == [1, 2]
+    assert len(recorder.rows) <= 3
+    assert (tmp_path / "run" / "step-00000002" / "checkpoint.json").is_file()
+    assert ranks_running() == []
 
 
 def test_too_many_ranks_are_refused_within_seconds(cluster: RayCluster, tmp_path: Path) -> None:

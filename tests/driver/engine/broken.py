@@ -1,0 +1,27 @@
+"""Workers of a run in which something breaks on one lane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rankloom.data import lanes
+from rankloom.data.rows import Row
+from rankloom.driver.rank import train_worker
+from rankloom.driver.worker import TrainWorker
+
+BROKEN_LANE, LAST_ROW = 1, 30
+
+
+def cannot_read(context: Any, resolved: Any, deadline: Any) -> TrainWorker:
+    """The loader of lane 1 fails once it comes to row 30."""
+    if resolved.layout.lane(context.rank) == BROKEN_LANE:
+        build = lanes.build_microbatch
+
+        def broken(rows: Sequence[Row], *args: Any, **kwargs: Any) -> Any:
+            if any(row.row_id >= LAST_ROW for row in rows):
+                raise OSError("the disk is gone")
+            return build(rows, *args, **kwargs)
+
+        lanes.build_microbatch = broken
+    return train_worker(context, resolved, deadline)
