@@ -51,8 +51,9 @@ def test_a_run_on_it() -> None:
         ),
         (
             {"train.max_steps": None, "train.epochs": 2},
-            "train.epochs 2: how many rows an Energon data set has is not known before they are made; set "
-            "train.max_steps instead (--train.epochs)",
+            "train.epochs 2: how many rows an Energon data set has is known once its samples are tokenised "
+            "and packed, while the run goes on; set train.max_steps instead (rankloom inspect tells about "
+            "how many steps an epoch has) (--train.epochs)",
         ),
         (
             {"data.validation_split": 0.1},
@@ -61,8 +62,8 @@ def test_a_run_on_it() -> None:
         ),
         (
             {"data.balance": "work"},
-            "data.balance work: a row of an Energon data set is made where it is trained on; set it to none "
-            "(--data.balance)",
+            "data.balance work: a row of an Energon data set is made by the lane that trains on it, and "
+            "cannot be dealt to another; set it to none (--data.balance)",
         ),
         (
             {"data.num_workers": 2},

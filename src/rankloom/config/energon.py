@@ -49,8 +49,9 @@ def _problems(value: Value) -> Iterator[tuple[str, str]]:
         yield f"data.train and {SOURCE} energon are both set; set one of them to null", "data.train"
     if value("train.epochs") is not None:
         message = (
-            f"train.epochs {value('train.epochs')}: how many rows an Energon data set has is not known "
-            "before they are made; set train.max_steps instead"
+            f"train.epochs {value('train.epochs')}: how many rows an Energon data set has is known once its "
+            "samples are tokenised and packed, while the run goes on; set train.max_steps instead (rankloom "
+            "inspect tells about how many steps an epoch has)"
         )
         yield message, "train.epochs"
     if value("data.validation_split"):
@@ -61,7 +62,8 @@ def _problems(value: Value) -> Iterator[tuple[str, str]]:
         yield message, "data.validation_split"
     if value("data.balance") == "work":
         message = (
-            "data.balance work: a row of an Energon data set is made where it is trained on; set it to none"
+            "data.balance work: a row of an Energon data set is made by the lane that trains on it, and "
+            "cannot be dealt to another; set it to none"
         )
         yield message, "data.balance"
     if value("data.num_workers"):
