@@ -82,8 +82,9 @@ def test_another_world_size_is_refused(tmp_path: Path) -> None:
         check_environment(resolved, environment())
 
 
-def test_the_local_engine_is_refused_under_torchrun(tmp_path: Path) -> None:
-    resolved = runs.config(tmp_path, **{"cluster.engine": "local"})
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_another_engine_is_refused_under_torchrun(tmp_path: Path, engine: str) -> None:
+    resolved = runs.config(tmp_path, **{"cluster.engine": engine})
     with pytest.raises(UserError, match=r"each of 4 would start ranks of its own.*--cluster.engine"):
         check_environment(resolved, environment())
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,6 +25,30 @@ class Striking(Recorder):
         if self._steps and metrics["step"] == self._steps[0]:
             self._steps.pop(0)
             os.kill(process_of(self._rank), self._number)
+
+
+class Strikes:
+    """Kills ranks of this process's cluster at random moments, from a thread; ``done``: how many."""
+
+    def __init__(self, *, seed: int, number: int, within_s: float = 20.0) -> None:
+        self.done = 0
+        self._random, self._number, self._within_s = random.Random(seed), number, within_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._strike, daemon=True)
+
+    def __enter__(self) -> Strikes:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _strike(self) -> None:
+        while self.done < self._number and not self._over.wait(self._random.uniform(0.0, self._within_s)):
+            if there := ranks_running():
+                os.kill(self._random.choice(there), signal.SIGKILL)
+                self.done += 1
 
 
 def process_of(rank: int) -> int:

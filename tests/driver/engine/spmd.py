@@ -18,6 +18,7 @@ from rankloom.comm import Communicator
 from rankloom.config import ResolvedConfig, resolve
 from rankloom.driver.controller import SFTController
 from rankloom.driver.worker import TrainWorker
+from rankloom.train.stopping import Deadline
 from tests.runtime.runs import Recorder
 
 
@@ -62,7 +63,13 @@ class RankGroup:
 
 
 def controller(
-    rank: int, world_size: int, config: Mapping[str, Any], reporter: Any, **options: Any
+    rank: int,
+    world_size: int,
+    config: Mapping[str, Any],
+    reporter: Any,
+    *,
+    deadline: Deadline | None = None,
+    **options: Any,
 ) -> tuple[SFTController, RankGroup, ResolvedConfig]:
     resolved = resolve(config)
 
@@ -72,12 +79,18 @@ def controller(
         return comm
 
     store = FileStore(Path(resolved.checkpoint.dir).parent / "store", rank)
-    group = RankGroup(rank, world_size, TrainWorker(resolved, rank, connect=connect, store=store))
+    group = RankGroup(
+        rank, world_size, TrainWorker(resolved, rank, connect=connect, store=store, deadline=deadline)
+    )
     return SFTController(resolved, group, reporter=reporter, **options), group, resolved
 
 
 def run_controlled(
-    rank: int, world_size: int, config: Mapping[str, Any], stop_after: int = 0
+    rank: int,
+    world_size: int,
+    config: Mapping[str, Any],
+    stop_after: int = 0,
+    deadline: Deadline | None = None,
 ) -> tuple[list[Mapping[str, Any]], dict[str, Any]]:
     """A whole run; its rows and its summary. ``stop_after``: the step in which it is asked to end."""
     recorder = Recorder()
@@ -85,7 +98,7 @@ def run_controlled(
     def wish() -> str:
         return "SIGTERM" if stop_after and len(recorder.rows) == stop_after - 1 else ""
 
-    controlled, _, _ = controller(rank, world_size, config, recorder, wish=wish)
+    controlled, _, _ = controller(rank, world_size, config, recorder, wish=wish, deadline=deadline)
     summary = controlled.run()
     return recorder.rows, dict(summary)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rankloom.checkpoint import read_manifest
+from rankloom.train.stopping import Deadline
 from tests.driver.engine.spmd import run_controlled
 from tests.pool import RanksFailed
 from tests.runtime.runs import run, settings, write_chats
@@ -71,6 +72,17 @@ def test_a_run_that_was_ended_early_goes_on_with_what_it_had_loaded(
     rest, _ = ranks(4, run_controlled, ended, timeout_s=120)[0]
     assert [row["step"] for row in (*first, *rest)] == [1, 2, 3, 4, 5, 6]
     assert [row["loss"] for row in (*first, *rest)] == [row["loss"] for row in wanted]
+
+
+def test_a_run_ends_before_its_deadline(ranks: Any, tmp_path: Path) -> None:
+    """What the driver made of the settings reaches the first rank, which looks at its clock."""
+    prepared(tmp_path, "chats")
+    given = config(tmp_path, source="chats", checkpoint={"time_limit": "0:00:01"})
+    deadline = Deadline(0.0, "checkpoint.time_limit 0:00:01")
+    rows, summary = ranks(4, run_controlled, given, 0, deadline)[0]
+    assert len(rows) == 1
+    assert str(summary["stopped"]).startswith("after step 1 of 6 (checkpoint.time_limit 0:00:01)")
+    assert read_manifest(tmp_path / "run" / "step-00000001").step == 1
 
 
 def test_a_bad_sample_of_one_lane_ends_the_run_and_is_named(ranks: Any, tmp_path: Path) -> None:

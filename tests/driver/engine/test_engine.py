@@ -14,7 +14,7 @@ from rankloom.driver.connection import RayCluster
 from rankloom.driver.engine import run_ray
 from rankloom.errors import RunError, UserError
 from tests.driver.engine import broken
-from tests.driver.engine.faults import Striking, ranks_running
+from tests.driver.engine.faults import Strikes, Striking, ranks_running
 from tests.runtime.runs import Recorder, run, settings, write_chats
 
 W, CP = "tensor_parallel_num_weight_shards", "context_parallel_size"
@@ -91,6 +91,22 @@ def test_the_last_loss_is_reported_and_a_users_error_is_not_tried_again(
     changed["cluster"]["restarts"] = 3
     with pytest.raises(UserError):
         run_ray(resolve(changed), reporter=Recorder())
+
+
+@pytest.mark.long
+def test_ranks_are_killed_at_any_moment(cluster: RayCluster, ranks: Any, tmp_path: Path) -> None:
+    """Also while they start; the losses are those of the run that nothing happened to."""
+    whole = config(tmp_path, world=2, steps=60, name="whole")
+    ranks(2, run, whole, timeout_s=120)
+    struck = config(tmp_path, world=2, steps=60, checkpoint={"save_every": 1})
+    struck["cluster"]["restarts"] = 4
+    with Strikes(seed=7, number=4) as strikes:
+        run_ray(resolve(struck), reporter=Recorder())
+    assert strikes.done >= 1
+    found, wanted = losses(struck), losses(whole)
+    assert list(found) == list(wanted)
+    assert found == pytest.approx(wanted, rel=1e-6)
+    assert ranks_running() == []
 
 
 @pytest.mark.long
