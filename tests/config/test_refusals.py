@@ -276,10 +276,8 @@ def test_more_ranks_than_there_are_cannot_be_left(base: Mappings) -> None:
     base["cluster"] = {"world_size": 2, "engine": "ray", "min_world_size": 4}
     with pytest.raises(UserError) as refused:
         refuse_for_training(resolve(base))
-    assert (
-        "cluster.min_world_size 4 is more than cluster.world_size 2; try 2 or less (cluster section of config)"
-        in str(refused.value).splitlines()
-    )
+    message = "cluster.min_world_size 4 is more than cluster.world_size 2; try 2 or less (cluster section"
+    assert any(line.startswith(message) for line in str(refused.value).splitlines())
 
 
 def test_what_training_can_do_is_not_refused(base: Mappings) -> None:

@@ -87,10 +87,12 @@ def test_the_last_loss_is_reported_and_a_users_error_is_not_tried_again(
         run_ray(resolve(struck), reporter=recorder)
     assert ranks_running() == []
     changed = config(tmp_path, world=2, steps=6)
-    changed["model"]["config"]["hidden_size"] = 64
+    changed["checkpoint"]["resume"] = str(tmp_path / "nowhere")
     changed["cluster"]["restarts"] = 3
-    with pytest.raises(UserError):
-        run_ray(resolve(changed), reporter=Recorder())
+    again = Recorder()
+    with pytest.raises(UserError, match="nowhere"):
+        run_ray(resolve(changed), reporter=again)
+    assert not any("restart" in note for note in again.notes)
 
 
 @pytest.mark.long
