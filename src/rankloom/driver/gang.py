@@ -194,7 +194,7 @@ class Gang:
         return error
 
     def _ends(self, failed: Sequence[int]) -> tuple[dict[int, RankEnd], set[str]]:
-        """What ranks left, and the nodes whose keeper is gone too."""
+        """What ranks left, and the nodes with failed ranks whose keeper is gone too, or does not answer."""
         asked: dict[ObjectRef[list[RankEnd]], str] = {}
         for node in self.placement.map.nodes:
             ranks = [place.rank for place in self.placement.map.places if place.node == node]
@@ -202,9 +202,10 @@ class Gang:
             asked[keeper.ends.remote(self._name, str(self._log_folder), ranks, with_log=list(failed))] = (
                 node.node_id
             )
-        answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_ENDS_PATIENCE_S)
+        answered, late = ray.wait(list(asked), num_returns=len(asked), timeout=_ENDS_PATIENCE_S)
+        hit = {self.placement.map.of(rank).node.node_id for rank in failed}
+        silent = {asked[reference] for reference in late} & hit
         ends: dict[int, RankEnd] = {}
-        silent = set()
         for reference in answered:
             try:
                 ends.update({end.rank: end for end in ray.get(reference)})

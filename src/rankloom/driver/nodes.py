@@ -19,7 +19,8 @@ _MOST_SHOWN = 8
 
 @dataclass(frozen=True)
 class Node:
-    """One node: what it is called, where it answers, how many CPUs and GPUs it offers."""
+    """One node: what it is called, where it answers, how many CPUs and GPUs it offers. ``hostname`` is the
+    name that it was started with, if it has one."""
 
     node_id: str
     address: str

@@ -59,7 +59,7 @@ def test_a_checkpoint_says_what_was_trained_not_what_was_loaded(
     assert losses[0] == losses[1]
 
 
-@pytest.mark.parametrize("source", ["chats", "energon"])
+@pytest.mark.parametrize("source", [pytest.param("chats", marks=pytest.mark.long), "energon"])
 def test_a_run_that_was_ended_early_goes_on_with_what_it_had_loaded(
     ranks: Any, tmp_path: Path, source: str
 ) -> None:

@@ -13,7 +13,7 @@ from rankloom.config import resolve
 from rankloom.driver.connection import RayCluster
 from rankloom.driver.engine import run_ray
 from rankloom.errors import RunError, UserError
-from tests.driver.engine import broken
+from tests.driver.engine import broken, test_data
 from tests.driver.engine.faults import Strikes, Striking, ranks_running
 from tests.runtime.runs import Recorder, run, settings, write_chats
 
@@ -93,6 +93,18 @@ def test_the_last_loss_is_reported_and_a_users_error_is_not_tried_again(
     with pytest.raises(UserError, match="nowhere"):
         run_ray(resolve(changed), reporter=again)
     assert not any("restart" in note for note in again.notes)
+
+
+@pytest.mark.long
+def test_energon_on_four_lanes(cluster: RayCluster, ranks: Any, tmp_path: Path) -> None:
+    test_data.prepared(tmp_path, "energon")
+    checkpoint = {"dir": str(tmp_path / "whole")}
+    whole = test_data.config(tmp_path, source="energon", checkpoint=checkpoint)
+    ranks(4, run, whole, timeout_s=120)
+    given = test_data.config(tmp_path, source="energon", checkpoint={"save_every": 2})
+    assert resolve(given).layout.batch_parallel_size == 4
+    run_ray(resolve(given), reporter=Recorder())
+    assert losses(given) == pytest.approx(losses(whole), rel=1e-6)
 
 
 @pytest.mark.long
