@@ -9,6 +9,7 @@ in one process: the loss is taken one docstring at a time, and answers are the l
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from rankloom.config import load
 from rankloom.data.prepare import prepare
+from rankloom.errors import UserError
 from rankloom.records import ChatRecord, python_docs
 
 UNTRAINED = -100
@@ -33,7 +35,10 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=3, help="how many questions to ask")
     arguments = parser.parse_args()
     disable_progress_bar()
-    documents, records = held_out(arguments.config)
+    try:
+        documents, records = held_out(arguments.config)
+    except UserError as error:
+        sys.exit(f"error: {error}")
     asked = spread(records, arguments.answers)
     print(
         f"{len(documents)} docstrings held out, {sum(num_trained(d) for d in documents):,} tokens of answers"
@@ -54,8 +59,8 @@ def held_out(config: str) -> tuple[list[Document], list[ChatRecord]]:
     """The validation data of a config, as tokens and as records."""
     resolved = load(config)
     found = prepare(resolved).validation
-    assert resolved.data.train == "python-docs", "records are looked up there"
-    assert found is not None, "data.validation_split holds some out"
+    if resolved.data.train != "python-docs" or found is None or resolved.data.validation is not None:
+        raise UserError(f"{config} does not train on python-docs with data.validation_split")
     documents = []
     for position in range(len(found)):
         ids = torch.tensor(found.ids(position).tolist())
