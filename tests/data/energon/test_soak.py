@@ -148,14 +148,14 @@ def check(log: Log, num_steps: int) -> int:
 
 def test_a_short_soak(jsonl: EnergonData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, met = soak(run_data(tmp_path, jsonl, "greedy"), 60, seed=1, patch=monkeypatch)
-    assert check(log, 60) >= 8
+    assert check(log, 60) >= 6
     assert met["kills"] >= 2
     assert met["saves"] >= 4
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("packing", "epochs"), [("greedy", 250), ("none", 100), ("first_fit_decreasing", 250)]
+    ("packing", "epochs"), [("greedy", 200), ("none", 100), ("first_fit_decreasing", 200)]
 )
 def test_a_soak_of_two_thousand_steps(
     data: EnergonData, tmp_path: Path, packing: str, epochs: int, monkeypatch: pytest.MonkeyPatch
