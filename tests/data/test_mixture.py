@@ -105,6 +105,21 @@ def test_weights_count_the_records_that_are_left() -> None:
     assert len(fitted.epoch(0, seed=0)) == 2
 
 
+def test_weights_that_leave_nothing_or_take_everything() -> None:
+    data = replace(dataset([3] * 4), mixture=Mixture((0,), (1e-12,)))
+    with pytest.raises(UserError) as caught:
+        stream(data)
+    assert str(caught.value) == (
+        "0 steps: the weights in data.train leave no record in epoch 0 (of 4 records); use larger ones"
+    )
+    with pytest.raises(UserError) as caught:
+        stream(replace(data, mixture=Mixture((0,), (1e9,))))
+    assert str(caught.value) == (
+        "data.train: a weight of 1e+09 makes 4,000,000,000 of 4 records in an epoch, more than 100,000,000; "
+        "use a smaller one, and more epochs"
+    )
+
+
 def test_a_split_is_disjoint_and_covers_everything() -> None:
     data = dataset([5] * 40)
     train, held_out = data.split(0.1, seed=3)

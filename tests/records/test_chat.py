@@ -60,6 +60,13 @@ def calling(**call: object) -> dict[str, object]:
     return chat(USER, {"role": "assistant", "tool_calls": [call]})
 
 
+def nested(depth: int) -> dict[str, object]:
+    value: dict[str, object] = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
 BAD_TOOLS: dict[str, tuple[object, str]] = {
     "functions": (
         chat(USER, ANSWER, functions=[{"name": "add"}]),
@@ -99,6 +106,22 @@ BAD_TOOLS: dict[str, tuple[object, str]] = {
     "an odd id": (
         calling(id=7, function={"name": "add", "arguments": {}}),
         "call 1 of message 2 (assistant) has a number as id",
+    ),
+    "arguments that say two things": (
+        calling(function={"name": "add", "arguments": '{"a": 1, "a": 2}'}),
+        'a key twice in one object: "a" has two values',
+    ),
+    "arguments that are no number": (
+        calling(function={"name": "add", "arguments": {"a": float("nan")}}),
+        "not valid JSON: call 1 of message 2 (assistant) cannot be written as JSON",
+    ),
+    "arguments without end": (
+        calling(function={"name": "add", "arguments": nested(480)}),
+        "nested too deep: call 1 of message 2 (assistant) has more than 100 levels",
+    ),
+    "tools without end": (
+        chat(USER, ANSWER, tools=[{"type": "function", "function": {"name": "add", "a": nested(5000)}}]),
+        'nested too deep: "tools" has more than 100 levels',
     ),
     "half a surrogate": (
         calling(function={"name": "add", "arguments": '{"a": "\\ud800"}'}),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,13 +73,46 @@ def test_data_that_are_cut_off_or_damaged_are_never_taken_for_the_whole(kind: st
         gzip.compress(text) if kind == "gz" else pyarrow.compress(text, codec="zstd", asbytes=True)
     )
     whole = path.read_bytes()
-    for content in (whole[: len(whole) // 2], b"not packed at all", whole[:-4]):
+    for content in (whole[: len(whole) // 2], whole[:8] + b"not packed at all", whole[:-4]):
         path.write_bytes(content)
         with pytest.raises(
             UserError, match=r"compressed data are cut off or damaged after line \d+: "
         ) as caught:
             load_records(str(path), bad_records="skip")
         assert len(str(caught.value)) < 400
+
+
+PACKED = {"gz": gzip.compress(b"{}\n"), "bz2": bz2.compress(b"{}\n"), "xz": lzma.compress(b"{}\n")}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl.gz", b"{}\n", "is no .gz file, though its name says so; rename it"),
+        ("a.jsonl", PACKED["gz"], "is a .gz file, though its name does not say so; rename it"),
+        ("a.jsonl.zst", PACKED["gz"], "is a .gz file, though its name does not say so; rename it"),
+        ("a.jsonl.bz2", PACKED["bz2"], "is a .bz2 file, though its name does not say so; unpack it"),
+        ("a.jsonl", PACKED["xz"], "is a .xz file, though its name does not say so; unpack it"),
+        ("a.jsonl", b"PK\x03\x04...", "is a .zip file, though its name does not say so; unpack it"),
+        ("a.jsonl", b"PAR1...", "is a .parquet file, though its name does not say so; rename it"),
+    ],
+)
+def test_what_a_name_does_not_say(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        load_records(str(path), bad_records="skip")
+    assert str(caught.value) == f"{path}: {message}"
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match="pipe: is no regular file"):
+        data_files(str(pipe))
+    for name in ("a" * 300, "a" * 300 + "*"):
+        with pytest.raises(UserError, match="cannot be read: File name too long"):
+            data_files(f"{tmp_path}/{name}.jsonl")
 
 
 def test_several_files_and_globs_in_order(tmp_path: Path) -> None:

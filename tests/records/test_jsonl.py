@@ -35,6 +35,14 @@ BAD_LINES: dict[str, tuple[str | bytes, str]] = {
     "pretty printed": ("{", "each line must be one whole JSON object"),
     "endless nesting": ("[" * 200_000, "not valid JSON"),
     "huge number": ("1" * 5000, "not valid JSON"),
+    "two messages": (
+        GOOD[:-1] + ', "messages": []}',
+        'a key twice in one object: "messages" has two values',
+    ),
+    "two contents": (
+        '{"messages": [{"role": "assistant", "content": "a", "content": "b"}]}',
+        'a key twice in one object: "content" has two values',
+    ),
     "list": ("[1, 2]", "not a JSON object: found a list"),
     "number": ("17", "not a JSON object: found a number"),
     "null": ("null", "not a JSON object: found null"),
@@ -110,8 +118,10 @@ def test_a_message_stays_short_and_printable(key: str, tmp_path: Path) -> None:
 
 def test_keys_that_change_nothing_pass(tmp_path: Path) -> None:
     harmless = turn_with(weight=1.0, train=True, name=None, reasoning_content="", id=7, tool_calls=[])
-    messages = [record.messages for record in read_jsonl(write(tmp_path, turn_with(), harmless)).records]
-    assert messages[0] == messages[1]
+    said_twice = turn_with()[:-1] + ', "score": NaN, "id": 7, "id": 7}'
+    path = write(tmp_path, turn_with(), harmless, said_twice)
+    first, *others = (record.messages for record in read_jsonl(path).records)
+    assert others == [first, first]
 
 
 def test_skipping_counts_by_reason(tmp_path: Path) -> None:
@@ -131,6 +141,13 @@ def test_bom_crlf_blank_lines_and_odd_line_separators_are_no_trouble(tmp_path: P
     assert [record.line for record in records] == [1, 4, 5]
     assert records[1].messages[0].content == "a\u2028b\x85c"
     assert records[0].messages[1].content == "Hello"
+
+
+def test_joined_files_have_a_mark_at_each_beginning(tmp_path: Path) -> None:
+    """As `cat` joins files of Windows programs."""
+    path = tmp_path / "chats.jsonl"
+    path.write_bytes(2 * (b"\xef\xbb\xbf" + f"{GOOD}\r\n{GOOD}\r\n".encode()))
+    assert [record.line for record in read_jsonl(path).records] == [1, 2, 3, 4]
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

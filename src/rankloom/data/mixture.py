@@ -10,8 +10,12 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from rankloom.errors import UserError
+from rankloom.records.words import counted
+
 __all__ = ["Mixture"]
 
+MAX_PLACES = 10**8  # of one source in an epoch; the order of so many takes gigabytes
 MIXTURE_STREAM = (1 << 40) + 1  # beside the epochs, which draw from (seed, epoch)
 
 Ints = NDArray[np.int64]
@@ -78,6 +82,12 @@ class Mixture:
         if num_records == 0:
             return positions
         first, end = self._places(num_records, source, epoch)
+        if end - first > MAX_PLACES:
+            raise UserError(
+                f"data.train: a weight of {self.weights[source]:g} makes {end - first:,} of "
+                f"{counted(num_records, 'record')} in an epoch, more than {MAX_PLACES:,}; use a smaller one, "
+                "and more epochs"
+            )
         generator = np.random.Generator(
             np.random.PCG64(np.random.SeedSequence([seed, MIXTURE_STREAM, source]))
         )

@@ -228,6 +228,11 @@ class GlobalStream:
         fresh = begin.row == 0 and not self._epochs
         recent = self._epochs[-MAX_EPOCHS_WITHOUT_STEPS:]
         stuck = len(recent) == MAX_EPOCHS_WITHOUT_STEPS and not any(epoch.num_steps for epoch in recent)
+        if num_rows == 0 and fresh:
+            raise UserError(
+                f"0 steps: the weights in data.train leave no record in epoch {begin.epoch} (of "
+                f"{counted(len(self.dataset), 'record')}); use larger ones"
+            )
         if steps.num_steps == 0 and (fresh or stuck):  # a later epoch may pack into less than a batch
             raise UserError(
                 f"0 steps: epoch {begin.epoch} has {counted(num_rows, 'row')} "

@@ -21,7 +21,7 @@ from rankloom.records.source import source_name, source_weights
 
 __all__ = ["Recipe", "Tokenized", "sha256_of", "tokenized"]
 
-FORMAT_VERSION = 3  # raised when the same inputs would give another folder
+FORMAT_VERSION = 4  # raised when the same inputs would give another folder
 TOKENIZER = "tokenizer"
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rankloom.records.chat import Chat, chat_of
+from rankloom.records.json_text import json_value
 from rankloom.records.lines import MAX_LINE_BYTES, numbered_lines
 from rankloom.records.record import BadRecordError
 from rankloom.records.source import short_path
@@ -47,19 +47,4 @@ def _parse(raw: bytes | None) -> Chat:
     if raw is None:
         detail = f"no chat has more than {MAX_LINE_BYTES // 2**20} MiB; a line end may be missing"
         raise BadRecordError("a gigantic line", detail)
-    try:
-        value = json.loads(raw.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        wide = raw.startswith((b"\xff\xfe", b"\xfe\xff"))
-        hint = (
-            "this looks like UTF-16"
-            if wide
-            else f"byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line"
-        )
-        raise BadRecordError("not valid UTF-8", f"{hint}; save the file as UTF-8") from None
-    except json.JSONDecodeError as error:
-        hint = "; each line must be one whole JSON object" if raw in (b"[", b"{") or raw[-1:] == b"," else ""
-        raise BadRecordError("not valid JSON", f"{error.msg} at column {error.colno}{hint}") from None
-    except (ValueError, RecursionError) as error:
-        raise BadRecordError("not valid JSON", f"{type(error).__name__}, {str(error)[:100]}") from None
-    return chat_of(value)
+    return chat_of(json_value(raw))

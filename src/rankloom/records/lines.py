@@ -17,16 +17,29 @@ __all__ = ["MAX_LINE_BYTES", "numbered_lines"]
 
 MAX_LINE_BYTES = 64 * 2**20  # of text; a longer line is no chat, and its tokens would fill the memory
 BOM = b"\xef\xbb\xbf"
+UNPACKED = (".gz", ".zst")
+# How files begin that are no text; none of these begins a line of JSON.
+MAGIC = {
+    b"\x1f\x8b": ".gz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+    b"BZh": ".bz2",
+    b"\xfd7zXZ\x00": ".xz",
+    b"PK\x03\x04": ".zip",
+    b"PAR1": ".parquet",
+}
+LONGEST_MAGIC = max(map(len, MAGIC))
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
     """Number, from 1, and stripped bytes of every line that is not blank; None for one that is too long.
 
-    A line ends at ``\\n`` (a ``\\r`` before it is dropped), so that numbers are those of an editor; a UTF-8
-    byte order mark is passed over. ``.gz`` and ``.zst`` files are unpacked on the way.
+    A line ends at ``\\n`` (a ``\\r`` before it is dropped), so that numbers are those of an editor; UTF-8
+    byte order marks, of which a file that was joined from several can have more than one, are passed over.
+    ``.gz`` and ``.zst`` files are unpacked on the way.
 
     Raises:
-        UserError: the file cannot be read, or ends in the middle of its compressed data.
+        UserError: the file cannot be read, ends in the middle of its compressed data, or is packed in another
+            way than its name says.
     """
     number = 0
     try:
@@ -37,7 +50,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
                     _pass_over_rest(stream)
                     yield number, None
                     continue
-                text = (raw.removeprefix(BOM) if number == 1 else raw).strip(b" \t\r\n")
+                text = raw.removeprefix(BOM).strip(b" \t\r\n")
                 if text:
                     yield number, text
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -49,6 +62,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
 
 
 def _opened(path: Path) -> BinaryIO:
+    _refuse_other_packing(path)
     if path.suffix == ".gz":
         return cast("BinaryIO", gzip.open(path, "rb"))
     if path.suffix == ".zst":
@@ -56,6 +70,19 @@ def _opened(path: Path) -> BinaryIO:
         packed = pyarrow.CompressedInputStream(pyarrow.OSFile(str(path), "rb"), "zstd")
         return io.BufferedReader(packed, 2**20)
     return path.open("rb")
+
+
+def _refuse_other_packing(path: Path) -> None:
+    with path.open("rb") as stream:
+        beginning = stream.read(LONGEST_MAGIC)
+    found = next((name for magic, name in MAGIC.items() if beginning.startswith(magic)), "")
+    named = path.suffix if path.suffix in UNPACKED else ""
+    if not beginning or found == named or (not found and named != ".gz"):  # .zst can begin in other ways too
+        return
+    if not found:
+        raise UserError(f"{short_path(path)}: is no {named} file, though its name says so; rename it")
+    what = "rename it" if found in (*UNPACKED, ".parquet") else "unpack it"
+    raise UserError(f"{short_path(path)}: is a {found} file, though its name does not say so; {what}")
 
 
 def _pass_over_rest(stream: BinaryIO) -> None:

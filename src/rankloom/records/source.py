@@ -87,11 +87,15 @@ def data_files(train: Sources, *, key: str = "data.train") -> tuple[DataFile, ..
         key: its name, for messages.
 
     Raises:
-        UserError: a file is missing or named twice, a glob matches none, a folder holds no saved data set.
+        UserError: a file is missing, named twice or no regular file, a glob matches none, a folder holds no
+            saved data set.
     """
     found: list[DataFile] = []
     for place, source in enumerate(_entries(train)):
-        found += _files_of(source.path, place, key)
+        try:
+            found += _files_of(source.path, place, key)
+        except OSError as error:  # a name that is too long, a folder that may not be read
+            raise open_error(source.path, error, key=key) from None
     seen: dict[str, str] = {}
     for file in found:
         same = file.name if file.kind == PYTHON_DOCS else f"{Path(file.path).resolve()}:{file.split or ''}"
@@ -166,6 +170,8 @@ def _files_of(path: str, source: int, key: str) -> Iterable[DataFile]:
 
 def _file(path: str, source: int, key: str) -> DataFile:
     if not Path(path).is_dir():
+        if not Path(path).is_file():  # what is read from a pipe cannot be read again
+            raise UserError(f"{short_path(path)}: is no regular file")
         return DataFile(path, "parquet" if path.endswith(".parquet") else "lines", source)
     if (Path(path) / "state.json").is_file():
         return DataFile(path, "dataset", source)

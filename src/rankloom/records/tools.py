@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
+from rankloom.records.json_text import decode
 from rankloom.records.record import BadRecordError, Message, cut, kind_of
 
 __all__ = ["refuse_old_keys", "refuse_stray_results", "tool_calls_of", "tools_of"]
 
 OLD_KEYS = ("functions", "function_call")
 BAD_CALL, BAD_TOOL = "not a tool call", "not a tool"
+MAX_DEPTH = 100  # of objects and lists in each other; real ones have less than ten
 NULLS = "the columns of a table cannot tell null from missing; keep them as JSON text"
 
 
@@ -29,7 +31,7 @@ def tools_of(value: object, *, columnar: bool) -> tuple[Mapping[str, object], ..
             )
     if columnar and not isinstance(value, str) and _has_null(tools):
         raise BadRecordError(BAD_TOOL, f'"tools" has nulls; {NULLS}')
-    _refuse_surrogates(tools, '"tools"')
+    _refuse_unwritable(tools, '"tools"')
     return tuple(tools)
 
 
@@ -65,7 +67,7 @@ def _call(call: object, what: str, columnar: bool) -> Mapping[str, object]:
     arguments = {} if arguments is None else arguments
     if not isinstance(arguments, dict):
         raise BadRecordError(BAD_CALL, f"arguments of {what} are {kind_of(arguments)}, not an object")
-    _refuse_surrogates([name, arguments], what)
+    _refuse_unwritable([name, arguments], what)
     given = {} if call.get("id") is None else {"id": _identifier(call["id"], what)}
     return {**given, "type": "function", "function": {"name": name, "arguments": arguments}}
 
@@ -98,7 +100,7 @@ def refuse_old_keys(value: Mapping[str, object], what: str) -> None:
 
 def _decoded(text: str, what: str, reason: str) -> object:
     try:
-        return json.loads(text)
+        return decode(text)
     except (ValueError, RecursionError):
         raise BadRecordError(reason, f"{what}: not valid JSON: {cut(text, 40)}") from None
 
@@ -109,10 +111,25 @@ def _has_null(value: object) -> bool:
     return isinstance(value, list) and any(item is None or _has_null(item) for item in value)
 
 
-def _refuse_surrogates(value: object, what: str) -> None:
+def _refuse_unwritable(value: object, what: str) -> None:
+    """Raises BadRecordError for what no chat template could write as JSON, or as anything."""
+    if _is_deeper(value, MAX_DEPTH):
+        raise BadRecordError("nested too deep", f"{what} has more than {MAX_DEPTH} levels")
     try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except UnicodeEncodeError:
         raise BadRecordError("unpaired surrogate", f"{what} has half of a \\uD8xx\\uDCxx pair") from None
-    except (RecursionError, ValueError, TypeError):
+    except (ValueError, TypeError):
         raise BadRecordError("not valid JSON", f"{what} cannot be written as JSON") from None
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    level = [value]
+    for _ in range(depth):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return any(isinstance(value, dict | list) for value in level)

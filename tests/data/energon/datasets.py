@@ -31,9 +31,10 @@ def chat(number: int) -> dict[str, Any]:
 
 
 def jsonl(folder: Path, contents: Iterable[object]) -> EnergonData:
-    """A prepared JSON Lines file; texts are lines as they are."""
+    """A prepared JSON Lines file; texts are lines as they are (a byte that is no UTF-8 as its surrogate)."""
     file = folder / "chats.jsonl"
-    file.write_text("".join(f"{c if isinstance(c, str) else json.dumps(c)}\n" for c in contents))
+    lines = (f"{c if isinstance(c, str) else json.dumps(c)}\n" for c in contents)
+    file.write_bytes(b"".join(line.encode(errors="surrogateescape") for line in lines))
     prepare(file)
     return energon_data(str(file))
 
@@ -47,7 +48,8 @@ def webdataset(
     for start in range(0, len(contents), per_shard):
         with tarfile.open(root / f"shard_{start // per_shard:03d}.tar", "w") as tar:
             for number, content in enumerate(contents[start : start + per_shard], start=start):
-                data = (content if isinstance(content, str) else json.dumps(content)).encode()
+                text = content if isinstance(content, str) else json.dumps(content)
+                data = text.encode(errors="surrogateescape")
                 info = tarfile.TarInfo(f"{number:06d}.{part}")
                 info.size = len(data)
                 tar.addfile(info, io.BytesIO(data))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rankloom.data.encoding import ChatEncoder
+from rankloom.data.energon.records import EnergonRecords
 from rankloom.data.energon.task import RowSettings
 from rankloom.data.energon.virtual import VirtualLane
 from rankloom.errors import UserError
@@ -68,6 +69,34 @@ def test_the_shard_and_the_key_are_named(
         assert said.startswith(f"{place}: {reason}")
         assert said.endswith(MEND)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ('{"messages": "\udcff"}', "not valid UTF-8: byte 0xff at byte 15 of the line"),
+        ('{"a": 1' + "0" * 5000 + "}", "not valid JSON: ValueError, Exceeds the limit (4300 digits)"),
+    ],
+)
+@pytest.mark.parametrize("make", [datasets.jsonl, datasets.webdataset])
+def test_bytes_that_cannot_be_read_are_bad_records_in_both(
+    tmp_path: Path, encoder: ChatEncoder, make: Callable[..., EnergonData], bad: str, reason: str
+) -> None:
+    data = make(tmp_path, contents(bad))
+    assert f"sample {'3' if data.kind == 'jsonl' else '000003'}: {reason}" in refusal(data, encoder)
+    made = lane(data, encoder, bad_records="skip")
+    take(made, 14)
+    assert set(made.skipped) == {reason.split(":")[0]}
+    assert len(list(EnergonRecords(data))) == 7
+
+
+def test_what_python_cannot_read_is_named(tmp_path: Path, encoder: ChatEncoder) -> None:
+    data = datasets.jsonl(tmp_path, contents('{"a":' * 100_000 + "1" + "}" * 100_000))
+    said = refusal(data, encoder, bad_records="skip")
+    assert "chats.jsonl, sample 3: RecursionError: maximum recursion depth" in said
+    assert len(said) < 400
+    with pytest.raises(UserError, match=r"chats\.jsonl, sample 3: RecursionError: maximum recursion depth"):
+        list(EnergonRecords(data))
 
 
 @pytest.mark.parametrize("make", [datasets.jsonl, datasets.webdataset])

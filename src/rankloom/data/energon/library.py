@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,9 +13,11 @@ from typing import TextIO
 
 from rankloom.errors import UserError
 
-__all__ = ["ENERGON", "energon_version", "hushed", "require_energon"]
+__all__ = ["ENERGON", "energon_version", "hushed", "reason_of", "require_energon"]
 
 ENERGON = "megatron-energon"
+SOURCE = re.compile(r"index=(?P<index>\d+), shard_name='(?P<shard>[^']*)'")
+IN_A_ROW = re.compile(r"failed (\d+) times in a row")
 # Energon keeps in a module whose samples it is working on, and standard output is one for all threads too.
 _ONE_THREAD = threading.RLock()
 
@@ -35,6 +38,21 @@ def require_energon() -> str:
             f'data.source energon needs {ENERGON}; install it with: pip install "rankloom[energon]"'
         )
     return found
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, in a line. Energon puts some errors into one of its own, with all of the sample."""
+    if type(error).__name__ != "FatalSampleError" or error.__context__ is None:
+        return f"{type(error).__name__}: {_line(error)}"
+    text, cause = str(error), error.__context__
+    place, row = SOURCE.search(text), IN_A_ROW.search(text)
+    where = f"{place['shard']}, sample {place['index']}: " if place else ""
+    many = f" ({row[1]} samples in a row could not be read)" if row else ""
+    return f"{where}{type(cause).__name__}: {_line(cause)}{many}"
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or "no reason given"
 
 
 class _Muffled(io.TextIOBase):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from json import JSONDecodeError
 from typing import Any
 
 from megatron.energon import DefaultTaskEncoder, WorkerConfig, get_savable_loader, get_val_dataset
 
 from rankloom.data.energon.library import hushed
-from rankloom.data.energon.task import CHAT_COOKER, raise_error, record_of
+from rankloom.data.energon.samples import told
+from rankloom.data.energon.task import CHAT_COOKER, raise_error, record_of, unread_line
 from rankloom.records import ChatRecord
 from rankloom.records.energon import EnergonData
 from rankloom.records.record import BadRecordError
@@ -19,8 +19,7 @@ __all__ = ["EnergonRecords"]
 
 
 def _pass_over_what_is_no_json(error: Exception, sample: Any, sources: Sequence[Any] | None = None) -> None:
-    if not isinstance(error, JSONDecodeError):
-        raise_error(error, sample, sources)
+    unread_line(error, sample, sources)
 
 
 class _Chats(DefaultTaskEncoder):
@@ -56,8 +55,7 @@ class EnergonRecords:
             loader.pin_memory = False
             samples = iter(loader)
         while True:
-            with hushed():
-                sample = next(samples, None)
+            sample = told(self.data, lambda: next(samples, None))
             if sample is None:
                 return
             try:

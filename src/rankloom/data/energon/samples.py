@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from megatron.energon import WorkerConfig, load_dataset
 
-from rankloom.data.energon.library import hushed
+from rankloom.data.energon.library import hushed, reason_of
 from rankloom.data.energon.task import RawChat, raw_chat
 from rankloom.errors import RankloomError, UserError
 from rankloom.records.energon import EnergonData
 
-__all__ = ["Samples", "split_of"]
+__all__ = ["Samples", "split_of", "told"]
 
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ def split_of(data: EnergonData) -> list[Any]:
         found = load_dataset(data.path).get_datasets(training=True, split_part="train", worker_config=config)
         return [part.dataset for part in found.datasets]
 
-    return _told(data, read)
+    return told(data, read)
 
 
 class Samples:
@@ -38,7 +40,7 @@ class Samples:
         self._data = data
         (factory,) = split_of(data)
         self._length = len(factory)
-        self._reader = _told(data, lambda: factory.build().dataset)
+        self._reader = told(data, lambda: factory.build().dataset)
 
     def __len__(self) -> int:
         return self._length
@@ -50,7 +52,11 @@ class Samples:
         found = self._read(number)
         if found is None:
             raise UserError(f"{self._data.name}, sample {number}: its split leaves it out")
-        return raw_chat(found)
+        chat = raw_chat(found)
+        if self._data.kind == "jsonl":  # Energon reads the JSON of these itself
+            with suppress(ValueError, RecursionError):  # what is wrong with it is said when a record is made
+                chat.content = json.loads(found["json"])
+        return chat
 
     def find(self, key: str, *, shard: str | None = None) -> int | None:
         """The number of the first sample of this key, in the tar file (or JSON Lines file) of that name."""
@@ -65,15 +71,15 @@ class Samples:
             (found,) = self._reader.restore_sample(("Webdataset", number)).data
             return found  # type: ignore[no-any-return]
 
-        return _told(self._data, read)
+        return told(self._data, read)
 
 
-def _told(data: EnergonData, call: Callable[[], T]) -> T:
+def told(data: EnergonData, call: Callable[[], T]) -> T:
+    """What Energon gives. Raises UserError naming the data set where it cannot."""
     try:
         with hushed():
             return call()
     except RankloomError:
         raise
     except Exception as error:
-        reason = " ".join(str(error).split())[:300] or "no reason given"
-        raise UserError(f"{data.name}: Energon cannot read it: {type(error).__name__}: {reason}") from error
+        raise UserError(f"{data.name}: Energon cannot read it: {reason_of(error)}") from error

@@ -3,7 +3,6 @@ Energon's packing hooks lay chats into rows."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from rankloom.data.encoding import ChatEncoder
 from rankloom.data.packing import Packing, pack_epoch
 from rankloom.errors import RankloomError, UserError
 from rankloom.records import ChatRecord, chat_of
+from rankloom.records.json_text import json_value
 from rankloom.records.record import BadRecordError
 from rankloom.records.words import counted
 
@@ -41,9 +41,8 @@ __all__ = [
     "raise_error",
     "raw_chat",
     "record_of",
+    "unread_line",
 ]
-
-NOT_JSON = "not valid JSON"
 
 
 @dataclass(frozen=True)
@@ -195,10 +194,7 @@ class ChatTask(DefaultTaskEncoder):
         Raises what this project raised, and UserError with shard and key for everything else. Only a line
         that is no JSON is a bad record like others: Energon reads it before the cooker does.
         """
-        if not isinstance(error, json.JSONDecodeError):
-            raise_error(error, sample, sources)
-        reason = " ".join(str(error).split())[:200]
-        self._bad_record(_place_of(sample, sources), BadRecordError(NOT_JSON, reason))
+        self._bad_record(_place_of(sample, sources), unread_line(error, sample, sources))
 
     def _bad_record(self, place: str, problem: BadRecordError, origin: str = "") -> None:
         if self._settings.bad_records == "error":
@@ -217,6 +213,20 @@ class ChatTask(DefaultTaskEncoder):
     def _left_out(self, reason: str) -> SkipSample:
         self.skipped[reason] += 1
         return SkipSample()
+
+
+def unread_line(error: Exception, sample: Any, sources: Sequence[Any] | None = None) -> BadRecordError:
+    """What is wrong with a line that Energon could not read. Raises as `raise_error` for other errors."""
+    parts = getattr(sample, "data", None)  # before Energon has made a sample of what it read
+    raw = parts[0].get("json") if isinstance(parts, tuple) and parts else None
+    if not isinstance(raw, bytes) or not isinstance(error, ValueError):
+        raise_error(error, sample, sources)
+    else:
+        try:
+            json_value(raw)
+        except BadRecordError as problem:
+            return problem
+    return BadRecordError("not valid JSON", " ".join(str(error).split())[:120])
 
 
 def raise_error(error: Exception, sample: Any, sources: Sequence[Any] | None = None) -> None:
@@ -238,9 +248,4 @@ def _place_of(sample: Any, sources: Sequence[Any] | None) -> str:
 
 
 def _value(content: object) -> object:
-    if not isinstance(content, bytes):
-        return content
-    try:
-        return json.loads(content)
-    except ValueError as error:
-        raise BadRecordError(NOT_JSON, " ".join(str(error).split())[:120]) from None
+    return json_value(content) if isinstance(content, bytes) else content

@@ -14,7 +14,7 @@ from megatron.energon import WorkerConfig, get_savable_loader, get_train_dataset
 
 from rankloom.data.encoding import ChatEncoder
 from rankloom.data.energon.codec import decoded, encoded, is_inside_epoch
-from rankloom.data.energon.library import hushed
+from rankloom.data.energon.library import hushed, reason_of
 from rankloom.data.energon.task import ChatTask, EncodedChat, PackedChats, RowSettings, Tally
 from rankloom.errors import RankloomError, UserError
 from rankloom.records.energon import EnergonData
@@ -160,9 +160,8 @@ class VirtualLane:
         except RankloomError:
             raise
         except Exception as error:
-            reason = " ".join(str(error).split())[:300] or "no reason given"
             raise UserError(
-                f"{self._data.name}, {self._name}: Energon cannot read it: {type(error).__name__}: {reason}"
+                f"{self._data.name}, {self._name}: Energon cannot read it: {reason_of(error)}"
             ) from error
 
     def _open(self, mark: _Mark) -> Iterator[tuple[EncodedChat, ...]]:
