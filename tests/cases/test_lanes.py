@@ -14,6 +14,7 @@ from rankloom.comm import Communicator
 from rankloom.config import resolve
 from rankloom.data import LaneLoader, TokenizedDataset
 from rankloom.data.delivery import check_lanes
+from rankloom.data.prepare import prepare
 from rankloom.errors import RunError
 from rankloom.layout import GTPParallelLayout
 from rankloom.train.loop import run_connected
@@ -132,6 +133,29 @@ def test_a_lane_with_an_empty_filler_alone(
     assert row["loss"] == pytest.approx(want.rows[0]["loss"], rel=1e-6)
     assert row["grad_norm"] == pytest.approx(want.rows[0]["grad_norm"], rel=1e-5)
     assert row["valid_tokens"] == want.rows[0]["valid_tokens"]
+
+
+def test_lanes_with_one_and_three_rows_both_run_three_microbatches(ranks: Any, tmp_path: Path) -> None:
+    """Two lanes that share weights; dealt by work, lane 0 has the one long chat, lane 1 the three others."""
+    config = three(tmp_path, data={"balance": "work"}, train={"global_batch_size": 6})
+    with (tmp_path / "chats.jsonl").open("a") as file:
+        turns = [("user", "frost"), ("assistant", "sand and tide and hill and lark and fern")]
+        file.write(json.dumps({"messages": [{"role": r, "content": c} for r, c in turns]}) + "\n")
+    config |= {"parallel": {W: 2}, "cluster": {"world_size": 2, "device": "cpu"}}
+    data = prepare(resolve(config))
+    loaders = [
+        LaneLoader(data.stream, data.dataset, lane=lane, num_lanes=2, micro_batch_size=1, balance="work")
+        for lane in range(2)
+    ]
+    assert [[len(rows[0].records) for rows in loader.rows(0)] for loader in loaders] == [[1, 0, 0], [1, 1, 1]]
+    results = ranks(2, whole_run, config, timeout_s=60)
+    want = reference(
+        resolve({**config, "parallel": {}, "cluster": {"world_size": 1}}), tmp_path / "run/model"
+    )
+    for (row,), _, _ in results:
+        assert row["consumed_samples"] == 4
+        assert row["loss"] == pytest.approx(want.rows[0]["loss"], rel=1e-6)
+        assert row["grad_norm"] == pytest.approx(want.rows[0]["grad_norm"], rel=1e-5)
 
 
 def test_too_few_samples_without_fillers(ranks: Any, tmp_path: Path) -> None:

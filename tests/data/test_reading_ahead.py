@@ -80,6 +80,20 @@ def test_what_is_read_is_the_same(num_workers: int) -> None:
     assert threads() == []
 
 
+def test_two_lanes_with_two_processes_each_read_every_sample_once() -> None:
+    """8 samples, 4 a step: what each lane is given is its own, and together it is all."""
+    data = dataset([3] * 8)
+    rows = stream(data, global_batch_size=4)
+    by_lane = []
+    for lane in (0, 1):
+        source = LaneLoader(rows, data, lane=lane, num_lanes=2, micro_batch_size=1)
+        with LaneReader(source, last=1, num_workers=2) as reader:
+            given = [microbatch for step0 in (0, 1) for microbatch in reader.take(step0)[0]]
+        by_lane.append([int(microbatch.input_ids[0, 0]) // 100 for microbatch in given])
+    assert [len(lane) for lane in by_lane] == [4, 4]
+    assert sorted(by_lane[0] + by_lane[1]) == list(range(8))
+
+
 def test_it_is_a_bounded_number_of_steps_ahead() -> None:
     made: list[int] = []
 
