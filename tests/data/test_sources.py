@@ -227,6 +227,28 @@ def test_a_damaged_cache_is_built_again(name: str, tmp_path: Path) -> None:
     assert next((tmp_path / "cache" / "data").glob(f"*/{name}")).read_bytes() == content
 
 
+def test_a_file_that_changes_while_it_is_read_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was built would stand for the content that the file had before."""
+    train = write(tmp_path / "a.jsonl", rows(30))
+    write_dataset = tokenized_module.write_dataset
+
+    def write_and_append(*args: object, **options: object) -> None:
+        write_dataset(*args, **options)  # type: ignore[arg-type]
+        with (tmp_path / "a.jsonl").open("a") as file:
+            file.write(json.dumps(rows(1)[0]) + "\n")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenized_module, "write_dataset", write_and_append)
+        with pytest.raises(UserError) as caught:
+            tokenized(train, recipe(tmp_path))
+    assert str(caught.value) == (
+        f"{train}: has changed while it was read (data.train); start again once nothing writes to it"
+    )
+    assert len(tokenized(train, recipe(tmp_path)).dataset) == 31
+
+
 def test_records_are_not_held() -> None:
     """No more of them are read than the batch that is tokenised and the one that is rendered."""
     given = 0

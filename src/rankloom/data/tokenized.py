@@ -16,6 +16,7 @@ from rankloom.data.dataset import TokenizedDataset, write_dataset
 from rankloom.data.encoding import encode_records
 from rankloom.data.identities import known_identity
 from rankloom.data.tokenizer import DEFAULT_VOCAB_SIZE, folder_identity, load_tokenizer, train_tokenizer
+from rankloom.errors import UserError
 from rankloom.records import DataFile, RecordStream, Sources, Tally, data_files
 from rankloom.records.source import source_name, source_weights
 
@@ -98,7 +99,16 @@ def tokenized(train: Sources, recipe: Recipe, *, key: str = "data.train") -> Tok
     identity = known_identity(files, recipe.root / "identities")
     settings = (recipe.bad_records, recipe.train_on)
     folder_name = sha256_of(versions, identity, recipe.identity, *settings)[:32]
-    folder = cached_folder(recipe.root / "data", folder_name, build=lambda made: _build(made, files, recipe))
+
+    def build(made: Path) -> None:
+        _build(made, files, recipe)
+        if known_identity(files, recipe.root / "identities") != identity:
+            raise UserError(
+                f"{source_name(train)}: has changed while it was read ({key}); start again once nothing "
+                "writes to it"
+            )
+
+    folder = cached_folder(recipe.root / "data", folder_name, build=build)
     dataset = TokenizedDataset.open(
         folder, source=source_name(train), files=files, weights=source_weights(train)
     )
