@@ -168,11 +168,17 @@ def run_rank(rank: int, ranks: int, store: str, folder: str, repeats: int, queue
 def on_ranks(ranks: int, folder: Path, repeats: int) -> dict[str, Any]:
     context = mp.get_context("spawn")
     queue = context.SimpleQueue()
-    work = Path(tempfile.mkdtemp(dir=folder, prefix="checkpoint-benchmark-"))
+    work = Path(tempfile.mkdtemp(dir=folder, prefix="checkpoint-benchmark-")).resolve()  # for a file:// URL
     try:
         arguments = (ranks, str(work / "store"), str(work), repeats, queue)
         processes = mp.spawn(run_rank, arguments, nprocs=ranks, join=False)
-        results = dict(queue.get() for _ in range(ranks))
+        results: dict[int, Any] = {}
+        while len(results) < ranks:
+            if queue.empty():
+                processes.join(timeout=0.2)  # raises what a rank that failed has raised
+            else:
+                rank, found = queue.get()
+                results[rank] = found
         while not processes.join():
             pass
     finally:

@@ -259,7 +259,13 @@ def on_ranks(job: str, *args: Any) -> list[Any]:
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
         processes = mp.spawn(run_rank, (store, job, args, queue), nprocs=RANKS, join=False)
-        results = dict(queue.get() for _ in range(RANKS))
+        results: dict[int, Any] = {}
+        while len(results) < RANKS:
+            if queue.empty():
+                processes.join(timeout=0.2)  # raises what a rank that failed has raised
+            else:
+                rank, found = queue.get()
+                results[rank] = found
         while not processes.join():
             pass
     return [results[rank] for rank in range(RANKS)]
