@@ -1,11 +1,11 @@
 """Rows from an Energon data set: how fast, how full, and how long it takes to go on from a saved state.
 
-    python benchmarks/energon.py [--json FILE] [--virtual-lanes 64] [--window 128] [--copies 4]
+    python benchmarks/energon.py [--json FILE] [--virtual-lanes 64] [--window 128] [--copies 4] [--workers 2]
 
 Data: the chats of python-docs, some copies of them, as a JSON Lines file that Energon prepares. One process
 owns all virtual lanes. A state is saved after a half and after nine tenths of an epoch, and a run goes on
 from it in two ways: from the places that Energon can begin from, as training does, and by making all rows of
-the epoch again."""
+the epoch again. Last, the same rows are made in processes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from megatron.energon.epathlib import EPath
 from rich.console import Console
 from rich.table import Table
 
-from rankloom.data.encoding import ChatEncoder
 from rankloom.data.energon.lanes import VirtualLanes
+from rankloom.data.energon.remote import LaneRecipe, RemoteVirtualLanes
 from rankloom.data.energon.task import RowSettings
 from rankloom.data.tokenizer import train_tokenizer
 from rankloom.records import PYTHON_DOCS, load_records
-from rankloom.records.energon import EnergonData, energon_data
+from rankloom.records.energon import energon_data
 
 LENGTH = 512
 
@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--virtual-lanes", type=int, default=64)
     parser.add_argument("--window", type=int, default=128)
     parser.add_argument("--copies", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = _measure(Path(folder), options)
@@ -58,10 +59,18 @@ def _measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     file = folder / "docs.jsonl"
     file.write_text("".join(lines) * options.copies)
     CrudeJsonlDatasetFactory.prepare_dataset(EPath(file))
-    encoder = ChatEncoder(train_tokenizer(records, max_vocab_size=4096), name="the tokenizer")
-
-    def opened() -> VirtualLanes:
-        return _opened(energon_data(str(file)), encoder, options)
+    recipe = LaneRecipe(
+        energon_data(str(file)),
+        num_virtual_lanes=options.virtual_lanes,
+        lane=0,
+        num_lanes=1,
+        settings=RowSettings(max_seq_length=LENGTH, packing_window=options.window),
+        seed=0,
+        tokenizer=train_tokenizer(records, max_vocab_size=4096),
+        name="the tokenizer",
+        train_on="all_turns",
+    )
+    opened = recipe.open
 
     number = options.virtual_lanes
     lanes = opened()
@@ -78,20 +87,20 @@ def _measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     }
     for share in (0.5, 0.9):
         result |= _resumed(opened, int(rows * share) // number * number, share)
-    return result
+    return result | _in_processes(recipe, rows // number * number, options.workers)
 
 
-def _opened(data: EnergonData, encoder: ChatEncoder, options: argparse.Namespace) -> VirtualLanes:
-    settings = RowSettings(max_seq_length=LENGTH, packing_window=options.window)
-    return VirtualLanes(
-        data,
-        num_virtual_lanes=options.virtual_lanes,
-        lane=0,
-        num_lanes=1,
-        settings=settings,
-        seed=0,
-        encoder=encoder,
-    )
+def _in_processes(recipe: LaneRecipe, rows: int, num_workers: int) -> dict[str, Any]:
+    """Rows of about an epoch, ``num_virtual_lanes`` asked for at a time."""
+    lanes = RemoteVirtualLanes(recipe, num_workers)
+    number = recipe.num_virtual_lanes
+    first_s, _ = _timed(lambda: lanes.rows(0, number))
+    rest_s, _ = _timed(lambda: [lanes.rows(first, number) for first in range(number, rows, number)])
+    lanes.close()
+    return {
+        f"first row of each, {num_workers} processes, s": first_s,
+        f"rows a second, after the first, {num_workers} processes": (rows - number) / rest_s,
+    }
 
 
 def _epoch(lanes: VirtualLanes, number: int) -> tuple[int, int]:

@@ -66,11 +66,6 @@ def test_a_run_on_it() -> None:
             "cannot be dealt to another; set it to none (--data.balance)",
         ),
         (
-            {"data.num_workers": 2},
-            "data.num_workers 2: rows of an Energon data set are made ahead in a thread; set it to 0 "
-            "(--data.num_workers)",
-        ),
-        (
             {"schedule.warmup_tokens": 100},
             "schedule.warmup_tokens 100: how many tokens a run on an Energon data set has is not known "
             "before; set schedule.decay_tokens too (--schedule.warmup_tokens)",

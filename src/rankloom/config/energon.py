@@ -66,12 +66,6 @@ def _problems(value: Value) -> Iterator[tuple[str, str]]:
             "cannot be dealt to another; set it to none"
         )
         yield message, "data.balance"
-    if value("data.num_workers"):
-        message = (
-            f"data.num_workers {value('data.num_workers')}: rows of an Energon data set are made ahead in a "
-            "thread; set it to 0"
-        )
-        yield message, "data.num_workers"
     yield from _open_end(value)
 
 

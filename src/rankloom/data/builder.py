@@ -8,7 +8,7 @@ import sys
 from typing import IO
 
 from rankloom.data.messages import receive, send
-from rankloom.errors import RunError
+from rankloom.errors import RankloomError
 
 __all__ = ["main", "serve"]
 
@@ -20,7 +20,7 @@ def serve(orders: IO[bytes], answers: IO[bytes]) -> None:
         rounds = receive(orders)
         try:
             found: object = build(rounds)
-        except RunError as error:
+        except RankloomError as error:
             found = error
         send(answers, found)
 

@@ -48,6 +48,7 @@ class ChatEncoder:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, name: str, train_on: str = "all_turns") -> None:
+        self.name = name
         self.template = ChatTemplate(tokenizer, name=name, train_on=train_on)
         self._backend = whole_text_backend(tokenizer)
         self._literal = LiteralText(tokenizer, self.template, self._backend)

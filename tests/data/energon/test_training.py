@@ -88,15 +88,23 @@ def expected(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Trajecto
 
 
 @pytest.mark.parametrize(
-    "where", [layout("4 W4"), layout("4 W2 CP2", rows=2), layout("4 TP2 W4", rows=4)], ids=str
+    ("where", "num_workers"),
+    [
+        (layout("4 W4"), 0),
+        (layout("4 W2 CP2", rows=2), 0),
+        (layout("4 TP2 W4", rows=4), 0),
+        pytest.param(layout("4 W2 CP2", rows=2), 1, marks=pytest.mark.long),
+    ],
+    ids=str,
 )
 def test_equal_to_one_process(
-    ranks: Any, folder: Path, expected: Trajectory, tmp_path: Path, where: Any
+    ranks: Any, folder: Path, expected: Trajectory, tmp_path: Path, where: Any, num_workers: int
 ) -> None:
     made = config(
         folder,
         parallel=where.parallel,
         world=where.world,
+        data={"num_workers": num_workers},
         train={"micro_batch_size": where.micro_batch_size},
         checkpoint={"dir": str(tmp_path)},
     )

@@ -40,6 +40,7 @@ class VirtualLanes:
         settings: how samples become rows.
         seed: of the order in each epoch.
         encoder: tokenizer and template.
+        share: (place, number): of the virtual lanes of the lane, every ``number``-th from ``place`` on.
 
     Raises:
         UserError: V is not a multiple of the lanes, or the data set has fewer samples than V.
@@ -55,6 +56,7 @@ class VirtualLanes:
         settings: RowSettings,
         seed: int,
         encoder: ChatEncoder,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
         assert 0 <= lane < num_lanes
         check_virtual_lanes(num_virtual_lanes, num_lanes)
@@ -72,7 +74,7 @@ class VirtualLanes:
                 seed=seed,
                 encoder=encoder,
             )
-            for number in range(lane, num_virtual_lanes, num_lanes)
+            for number in range(lane, num_virtual_lanes, num_lanes)[share[0] :: share[1]]
         }
         self._epochs = dict.fromkeys(self._owned, 0.0)
 
@@ -86,8 +88,8 @@ class VirtualLanes:
         assert first == self._next, (first, self._next)
         found = []
         for row in range(first, first + count):
-            if row % self.num_lanes == self.lane:
-                number = row % self.num_virtual_lanes
+            number = row % self.num_virtual_lanes
+            if number in self._owned:
                 found.append(self._owned[number].next_row())
                 self._epochs[number] = found[-1].epochs
         self._next = first + count

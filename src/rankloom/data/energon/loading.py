@@ -13,6 +13,7 @@ import numpy as np
 from rankloom.data.dataset import TokenizedDataset
 from rankloom.data.energon.lanes import VirtualLanes
 from rankloom.data.energon.prepare import EnergonRunData
+from rankloom.data.energon.remote import RemoteVirtualLanes
 from rankloom.data.energon.state import EnergonState
 from rankloom.data.energon.virtual import EnergonRow
 from rankloom.data.lanes import LaneMicrobatch, build_microbatch
@@ -47,7 +48,8 @@ class LaneStep:
 
 
 class EnergonLoader:
-    """Reads for lane ``lane`` of ``num_lanes``: on its owner alone, in one thread at a time.
+    """Reads for lane ``lane`` of ``num_lanes``: on its owner alone, in one thread at a time, which has the
+    rows made in ``data.num_workers`` processes if there are any. They are the same.
 
     Steps are asked for in order. `take` keeps the state exact: what is made ahead is not in it.
     """
@@ -56,14 +58,9 @@ class EnergonLoader:
         self._data = data
         self._rows = data.rows
         self._micro_batch_size = micro_batch_size
-        self.lanes = VirtualLanes(
-            data.source,
-            num_virtual_lanes=data.num_virtual_lanes,
-            lane=lane,
-            num_lanes=num_lanes,
-            settings=data.settings,
-            seed=data.seed,
-            encoder=data.encoder,
+        recipe = data.lane(lane, num_lanes)
+        self.lanes: VirtualLanes | RemoteVirtualLanes = (
+            RemoteVirtualLanes(recipe, data.num_workers) if data.num_workers else recipe.open()
         )
         self._held: tuple[int, LaneStep] | None = None
         self._prefetcher: Prefetcher[LaneStep] | None = None
@@ -100,8 +97,13 @@ class EnergonLoader:
         return self.lanes.state(self._rows.end(num_steps))
 
     def close(self) -> None:
+        """Leaves no thread and no process behind. Any number of times."""
+        if isinstance(self.lanes, RemoteVirtualLanes):
+            self.lanes.end()  # the thread may be waiting for an answer
         if self._prefetcher is not None:
             self._prefetcher.close()
+        if isinstance(self.lanes, RemoteVirtualLanes):
+            self.lanes.close()
 
     def _next(self, step0: int) -> LaneStep:
         if self._prefetcher is not None:

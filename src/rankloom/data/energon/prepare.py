@@ -16,6 +16,7 @@ from rankloom.data.energon.lanes import num_samples, refuse_few_samples
 from rankloom.data.energon.library import ENERGON, require_energon
 from rankloom.data.energon.numbers import RowNumbers
 from rankloom.data.energon.records import EnergonRecords
+from rankloom.data.energon.remote import LaneRecipe
 from rankloom.data.energon.task import RowSettings
 from rankloom.data.energon.virtual import SHUFFLE_SAMPLES, SLICE_SAMPLES
 from rankloom.data.facts import validation_facts
@@ -42,6 +43,7 @@ class EnergonRunData(RunData):
         settings: how samples become rows.
         seed: of their order.
         encoder: tokenizer and template.
+        num_workers: processes of each lane that make its rows; 0: none.
         order: everything that decides which rows come, in which order; see `EnergonState`.
     """
 
@@ -52,7 +54,22 @@ class EnergonRunData(RunData):
     settings: RowSettings
     seed: int
     encoder: ChatEncoder
+    num_workers: int = 0
     order: Mapping[str, object]
+
+    def lane(self, lane: int, num_lanes: int) -> LaneRecipe:
+        """How lane ``lane`` of ``num_lanes`` makes its rows."""
+        return LaneRecipe(
+            self.source,
+            num_virtual_lanes=self.num_virtual_lanes,
+            lane=lane,
+            num_lanes=num_lanes,
+            settings=self.settings,
+            seed=self.seed,
+            tokenizer=self.tokenizer,
+            name=self.encoder.name,
+            train_on=self.encoder.template.train_on,
+        )
 
 
 def prepare_energon(resolved: ResolvedConfig) -> EnergonRunData:
@@ -94,6 +111,7 @@ def prepare_energon(resolved: ResolvedConfig) -> EnergonRunData:
         settings=settings,
         seed=data.seed,
         encoder=ChatEncoder(tokenizer, name=recipe.name, train_on=data.train_on),
+        num_workers=data.num_workers,
         order=order,
     )
 

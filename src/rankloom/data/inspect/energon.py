@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 
 from rankloom.config import ResolvedConfig
+from rankloom.data.energon.lanes import VirtualLanes
 from rankloom.data.energon.library import require_energon
 from rankloom.data.energon.loading import EnergonLoader
 from rankloom.data.energon.prepare import EnergonRunData, prepare_energon
@@ -49,6 +51,7 @@ class EnergonLook:
 
     def _epoch_facts(self, loader: EnergonLoader) -> Iterator[str]:
         """What is not known before, as far as samples were read."""
+        assert isinstance(loader.lanes, VirtualLanes)
         rows = round(loader.lanes.rows_per_sample * self._data.num_samples)
         size = self._resolved.train.global_batch_size
         steps = counted(max(1, round(rows / size)), "step")
@@ -128,7 +131,7 @@ class EnergonLook:
 
     @cached_property
     def _data(self) -> EnergonRunData:
-        return prepare_energon(self._resolved)
+        return replace(prepare_energon(self._resolved), num_workers=0)
 
     @cached_property
     def _samples(self) -> Samples:
