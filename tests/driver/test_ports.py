@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import sys
+from dataclasses import replace
 
 import pytest
 
 from rankloom.driver.ports import Rendezvous, interface_of, listening_socket
 from rankloom.errors import RunError
+from rankloom.train import TorchrunEnvironment
 
 LOOPBACK = "127.0.0.1"
 
@@ -61,8 +63,6 @@ def test_what_a_rank_is_told_is_what_torchrun_tells() -> None:
     rendezvous = Rendezvous("10.0.0.1", 4711, "job")
     environment = rendezvous.environment(3, world_size=8)
     assert (environment.rank, environment.world_size, environment.local_rank) == (3, 8, 0)
-    assert (
-        environment
-        == type(environment).read({**rendezvous.variables(3, world_size=8), "TORCHELASTIC_RUN_ID": "job"})
-        or environment.run == "job"
-    )
+    read = TorchrunEnvironment.read(rendezvous.variables(3, world_size=8))
+    assert read is not None
+    assert environment == replace(read, run="job")

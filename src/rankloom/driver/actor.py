@@ -171,9 +171,8 @@ class RankActor:
             yield clock
         except BaseException as error:  # also what derives from BaseException, as some of torch's does
             phase = PhaseFile.read(self._files.phase)
-            record = FailureRecord.of(
-                error, rank=self._start.place.rank, phase=phase, place=last_user_frame(error)
-            )
+            place = "" if isinstance(error, RankloomError) else last_user_frame(error)
+            record = FailureRecord.of(error, rank=self._start.place.rank, phase=phase, place=place)
             if not isinstance(error, RankloomError):
                 traceback.print_exception(error)
             sys.stderr.flush()

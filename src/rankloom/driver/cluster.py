@@ -12,6 +12,7 @@ from typing import Literal
 
 import ray
 from ray._private.services import canonicalize_bootstrap_address
+from ray.exceptions import AuthenticationError
 
 from rankloom.driver.connection import RayCluster, loopback_addresses, shut_down_quietly
 from rankloom.driver.local_cluster import DEFAULT_OBJECT_STORE_BYTES, start_ray
@@ -65,13 +66,23 @@ def join_ray(address: str) -> Iterator[RayCluster]:
 def _connect(address: str) -> None:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except ray.exceptions.AuthenticationError as error:
-        raise UserError(
-            f"the Ray cluster at {address} asks for a token, and this process has none or another one; set "
-            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds the cluster's"
-        ) from error
-    except (ConnectionError, RuntimeError) as error:  # Ray's: another version of Ray or Python, for one
+    except (ConnectionError, RuntimeError, AuthenticationError) as error:
+        if _says_of_token(error):
+            raise UserError(
+                f"the Ray cluster at {address} asks for a token, and this process has none or another one; "
+                "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds the cluster's"
+            ) from error
+        # another version of Ray or Python there, for one
         raise UserError(f"the Ray cluster at {address} cannot be joined: {error}") from error
+
+
+def _says_of_token(error: BaseException | None) -> bool:
+    """Whether a refused token is behind an error: Ray makes a connection error of it."""
+    while error is not None:
+        if isinstance(error, AuthenticationError) or AuthenticationError.__name__ in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _refuse_unreachable(address: str) -> AbstractContextManager[None]:

@@ -11,7 +11,7 @@ import ray
 
 from rankloom.driver.nodes import Node
 from rankloom.driver.remote import alive_nodes
-from rankloom.driver.signals import interrupts_ignored
+from rankloom.train.signals import interrupts_ignored
 
 __all__ = ["RayCluster", "loopback_addresses", "shut_down_quietly"]
 

@@ -18,10 +18,10 @@ from rankloom.driver.keeper import RankEnd
 from rankloom.driver.placement import Placement, on_this_node
 from rankloom.driver.ports import Rendezvous, StoreHost
 from rankloom.driver.remote import Actor, make_actor
-from rankloom.driver.signals import interrupts_ignored
 from rankloom.driver.under_way import CallsUnderWay, RemoteTask
 from rankloom.errors import RankloomError, RunError
 from rankloom.layout.words import stretches_text
+from rankloom.train.signals import interrupts_ignored
 
 __all__ = ["Gang"]
 

@@ -17,10 +17,10 @@ from rankloom.driver.nvlink import domain_of_labels
 from rankloom.driver.places import PlacementMap, RankPlace
 from rankloom.driver.remote import Actor, alive_nodes, make_actor
 from rankloom.driver.seats import choose_seats
-from rankloom.driver.signals import interrupts_ignored
 from rankloom.errors import RunError, UserError
 from rankloom.layout import GTPParallelLayout
 from rankloom.layout.node_choice import natural_order
+from rankloom.train.signals import interrupts_ignored
 
 __all__ = ["Placement", "on_this_node"]
 

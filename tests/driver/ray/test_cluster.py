@@ -18,6 +18,7 @@ from rankloom.driver.connection import RayCluster
 from rankloom.driver.local_cluster import start_ray
 from rankloom.errors import UserError
 from tests.driver.ray.conftest import NUM_CPUS
+from tests.train.processes import Launch
 
 JOIN = """
 import sys
@@ -84,6 +85,19 @@ def test_who_has_not_the_token_cannot_join(cluster: RayCluster) -> None:
     text = joined(cluster.address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=file)
     assert f"joined the cluster at {cluster.address}: 1 node, {NUM_CPUS} CPUs, 0 GPUs\n" in text
     assert Path(file).read_text() not in refused + text
+
+
+@pytest.mark.long
+def test_of_a_cluster_that_was_started_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the next one of the same process has another token."""
+    for name in ("RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    launched = Launch(module="tests.driver.ray.starts")
+    code, out, err = launched.end()
+    assert (code, err, launched.left()) == (0, "", [])
+    folders = [Path(line) for line in out.splitlines()]
+    assert len(set(folders)) == 2
+    assert not any(folder.exists() for folder in folders)
 
 
 def test_a_process_that_is_connected_stays_so(cluster: RayCluster) -> None:
