@@ -46,7 +46,7 @@ def test_resume_of_a_resume(data: EnergonData, encoder: ChatEncoder) -> None:
     assert found == whole
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     saves=st.lists(st.tuples(st.integers(0, 12), st.sampled_from([1, 2, 4, 8])), min_size=1, max_size=5),
     packing=st.sampled_from(["none", "greedy", "first_fit_decreasing"]),
