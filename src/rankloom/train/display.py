@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.status import Status
 
+from rankloom.records.words import counted
 from rankloom.train.streams import LossyStream
 
 __all__ = ["SUMMARY_KEYS", "ConsoleReporter"]
@@ -162,18 +163,17 @@ def _facts(metrics: Mapping[str, object]) -> str:
 def _summary_lines(summary: Mapping[str, object]) -> list[str]:
     lines = []
     if summary.get("steps"):
-        time_s, steps = summary["time_s"], summary["steps"]
+        time_s, steps = summary["time_s"], cast("int", summary["steps"])
         skipped = summary.get("skipped_steps")
         because = f", {skipped:,} of them skipped because loss or gradient were not finite" if skipped else ""
-        lines.append(f"trained {steps:,} steps in {time_s:,.1f} s{because}")
+        lines.append(f"trained {counted(steps, 'step')} in {time_s:,.1f} s{because}")
         lines.append(f"loss     {summary['loss_first']:.4f} -> {summary['loss_last']:.4f}")
     if summary.get("eval_loss") is not None:
         lines.append(f"eval     {summary['eval_loss']:.4f} over {summary['eval_tokens']:,} tokens")
     lines += _count_lines(summary)
     if summary.get("checkpoints"):
-        number, waited_s = summary["checkpoints"], summary["checkpoint_s"]
-        what = "1 checkpoint" if number == 1 else f"{number:,} checkpoints"
-        lines.append(f"saved    {what}; training waited {waited_s:.2f} s for that")
+        number, waited_s = cast("int", summary["checkpoints"]), summary["checkpoint_s"]
+        lines.append(f"saved    {counted(number, 'checkpoint')}; training waited {waited_s:.2f} s for that")
     known = {*SUMMARY_KEYS} - {"model", "metrics"}
     lines += [f"{key:<8} {value}" for key, value in summary.items() if key not in known and value]
     return lines
@@ -181,8 +181,9 @@ def _summary_lines(summary: Mapping[str, object]) -> list[str]:
 
 def _count_lines(summary: Mapping[str, object]) -> Iterator[str]:
     if "consumed_samples" in summary:
-        counts = (("samples", "rows"), ("chats", "chats"), ("tokens", "tokens"))
-        seen = [f"{summary[f'consumed_{k}']:,} {name}" for k, name in counts if f"consumed_{k}" in summary]
+        counts = (("samples", "row"), ("chats", "chat"), ("tokens", "token"))
+        numbers = [(cast("int", summary.get(f"consumed_{kind}")), one) for kind, one in counts]
+        seen = [counted(number, one) for number, one in numbers if number is not None]
         epochs = f" in {summary['epochs']:.2f} epochs" if summary.get("steps") and "epochs" in summary else ""
         yield f"seen     {', '.join(seen)}{epochs}"
     if summary.get("steps") and "padding" in summary:

@@ -9,6 +9,7 @@ from rankloom.data.evaluation import EvaluationRows
 from rankloom.data.prepare import RunData
 from rankloom.models import ShardedModel
 from rankloom.plan import ModelPlan
+from rankloom.records.words import counted
 from rankloom.train.batches import Batches
 from rankloom.train.worker import Restored
 
@@ -23,9 +24,11 @@ def run_facts(resolved: ResolvedConfig, plan: ModelPlan, data: RunData, model: S
         *resolved.notes,
         *data.facts,
         f"model: {spec.family}, {spec.num_parameters:,} parameters; a rank stores {stored:,} bytes of them",
-        f"layout: {layout.world_size} ranks; weights cut {layout.tensor_parallel_num_weight_shards} ways, "
-        f"{layout.num_weight_replicas} copies; {layout.batch_parallel_size} lanes, each sequence cut "
-        f"{layout.runtime_context_parallel_size} ways",
+        f"layout: {counted(layout.world_size, 'rank')}; weights cut "
+        f"{counted(layout.tensor_parallel_num_weight_shards, 'way')}, "
+        f"{counted(layout.num_weight_replicas, 'copy', 'copies')}; "
+        f"{counted(layout.batch_parallel_size, 'lane')}, each sequence cut "
+        f"{counted(layout.runtime_context_parallel_size, 'way')}",
     ]
     longest = getattr(model.config, "max_position_embeddings", None)
     if longest is not None and longest < resolved.data.max_seq_length:
@@ -81,4 +84,4 @@ def evaluation_facts(rows: EvaluationRows | None, *, every: int) -> list[str]:
     if rows is None:
         return []
     when = f"every {every} steps and at the end" if every else "at the end"
-    return [f"evaluation: {rows.num_records:,} records in {rows.num_rows:,} rows, {when}"]
+    return [f"evaluation: {counted(rows.num_records, 'record')} in {counted(rows.num_rows, 'row')}, {when}"]
