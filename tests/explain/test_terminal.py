@@ -223,8 +223,8 @@ def test_collectives_of_a_step() -> None:
     layer = (2 * 192 * 192 + 2 * 96 * 192 + 3 * 512 * 192) // 4
     assert ["gather", "model.layers.*", "all_gather", "7", f"{7 * 3 * layer * 4:,}"] in lines
     assert ["gtp_remat:", "2", "groups", "of", "4", "22,818,816"] in lines
-    # 8 ranks, 8 bytes for each of the others
-    assert ["gradient", "norm", "all_gather", "1", "56"] in lines
+    # 8 ranks, 16 bytes for each of the others: the norm, and whether the run is to end
+    assert ["gradient", "norm", "all_gather", "1", "112"] in lines
 
 
 def test_parameters_have_their_pipeline_stages() -> None:
