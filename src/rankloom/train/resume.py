@@ -62,10 +62,12 @@ def find_candidates(resolved: ResolvedConfig, comm: Communicator) -> Candidates:
     told = tell_all(comm["world"], mine, "checkpoint: where to begin", device=comm.device)[0]
     found = Candidates(tuple(told["folders"]), tuple(told["notes"]), told["error"])
     if found.error:
-        raise UserError(
-            f"{found.error} ({resolved.where('checkpoint.resume', 'checkpoint.dir') or 'defaults'})"
-        )
+        raise UserError(f"{found.error} ({_where(resolved)})")
     return found
+
+
+def _where(resolved: ResolvedConfig) -> str:
+    return resolved.where("checkpoint.resume", "checkpoint.dir") or "defaults"
 
 
 def _look(resolved: ResolvedConfig) -> Candidates:
@@ -74,17 +76,27 @@ def _look(resolved: ResolvedConfig) -> Candidates:
         try:
             return Candidates((str(find_checkpoint(section.resume)),), _later(resolved))
         except UserError as error:
-            return Candidates(error=f"checkpoint.resume: {error}")
+            return Candidates(error=f"checkpoint.resume: {error}{_hint(Path(section.resume))}")
     complete = complete_checkpoints(section.dir)
     if section.resume == "never":
         return Candidates(notes=_earlier(section.dir, complete))
     broken = [f for f in list_checkpoints(section.dir) if not f.complete and not f.leftover]
-    notes = tuple(f"warning: {f.path.name} is passed over: {f.reason}" for f in broken)
+    notes = tuple(_passed_over(f.reason) for f in broken)
     if broken and not complete:
         reasons = "; ".join(f.reason for f in broken)
         none = f"no checkpoint in {section.dir} is complete: {reasons}"
         return Candidates(error=f"{none}. Mend one, or set checkpoint.resume to never to start anew")
     return Candidates(tuple(map(str, complete)), notes)
+
+
+def _hint(folder: Path) -> str:
+    if not any(folder.glob("model*.safetensors")):
+        return ""
+    return "; it is a model folder: to start a new run from its weights, set model.path"
+
+
+def _passed_over(reason: str) -> str:
+    return f"warning: {reason}; it is passed over"
 
 
 def _earlier(directory: str, complete: Sequence[Path]) -> tuple[str, ...]:
@@ -103,7 +115,10 @@ def _later(resolved: ResolvedConfig) -> tuple[str, ...]:
     later = [f.name for f in complete_checkpoints(directory) if int(f.name.split("-")[1]) > step]
     if not later:
         return ()
-    return (f"{directory} holds checkpoints of later steps than {wanted.name}: {', '.join(sorted(later))}",)
+    return (
+        f"{directory} holds checkpoints of later steps than {wanted.name}: {', '.join(sorted(later))}; they "
+        "stay until those of this run take their place",
+    )
 
 
 def resume(resolved: ResolvedConfig, comm: Communicator, worker: Worker, candidates: Candidates) -> Restored:
@@ -112,19 +127,20 @@ def resume(resolved: ResolvedConfig, comm: Communicator, worker: Worker, candida
     With ``checkpoint.resume: auto`` the one before a damaged one is taken, with a warning. Raises UserError
     where none is whole, or the run would not be the same one.
     """
-    notes = list(candidates.notes)
+    notes, damaged = list(candidates.notes), []
     for folder in candidates.folders:
         try:
             restored = _from(resolved, comm, worker, Path(folder))
         except DamagedCheckpoint as error:
             if resolved.checkpoint.resume != "auto":
-                raise
-            notes.append(f"warning: {error}; the one before it is looked at")
+                raise UserError(f"{error} ({_where(resolved)})") from error
+            notes.append(_passed_over(str(error)))
+            damaged.append(str(error))
             continue
         return replace(restored, notes=(*notes, f"resumed from {folder}", *restored.notes))
     raise UserError(
-        f"no checkpoint in {resolved.checkpoint.dir} is whole: {'; '.join(notes)}. To start anew, set "
-        "checkpoint.resume to never"
+        f"no checkpoint in {resolved.checkpoint.dir} is whole: {'; '.join(damaged)}. To start anew, set "
+        f"checkpoint.resume to never ({_where(resolved)})"
     )
 
 

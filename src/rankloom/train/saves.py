@@ -38,6 +38,13 @@ class Saves:
         """Seconds to allow for a checkpoint."""
         return self._longest_s or _FIRST_SAVE_S
 
+    @property
+    def going_on(self) -> str:
+        """How the run goes on from its last checkpoint, in words; on the first rank."""
+        if self._section.resume == "auto":
+            return f"the same command goes on from {self.last}"
+        return f"with checkpoint.resume auto, the same command goes on from {self.last}"
+
     def look(self) -> None:
         """After every step: says which checkpoint is complete. Raises RunError where this rank's own writing
         has failed."""

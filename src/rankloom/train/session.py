@@ -198,7 +198,7 @@ class Session:
         places: dict[str, object] = {"metrics": self._resolved.logging.metrics}
         if self.stopped:
             self._saves.finish()
-            places["stopped"] = f"{self.stopped}; the same command goes on from {self._saves.last}"
+            places["stopped"] = f"{self.stopped}; {self._saves.going_on}"
         else:
             folder = model_folder(self._resolved.checkpoint.dir)
             self.worker.verify_copies()
