@@ -36,7 +36,7 @@ PAIRS = [
     pytest.param("8 TP2 W4 Q4 CP2 other-order", "1", marks=pytest.mark.long),
     ("1", "4 TP2 W4"),
     ("4 TP2 W4", "3 W3 Q3"),
-    ("3 W3 Q3", "4 W2 CP2"),
+    pytest.param("3 W3 Q3", "4 W2 CP2", marks=pytest.mark.long),
     ("4 W2 CP2", "2 TP2"),
 ]
 
@@ -69,7 +69,12 @@ def test_a_save_loads_in_every_layout(ranks: Any, tmp_path: Path, source: str, f
 
 
 @pytest.mark.parametrize(
-    ("family", "layout"), [("llama", "4 TP2 W4"), ("qwen3", "4 W2 CP2"), ("llama_biases_tied", "3 W3 Q3")]
+    ("family", "layout"),
+    [
+        pytest.param("llama", "4 TP2 W4", marks=pytest.mark.long),
+        pytest.param("qwen3", "4 W2 CP2", marks=pytest.mark.long),
+        ("llama_biases_tied", "3 W3 Q3"),
+    ],
 )
 def test_three_steps_and_three_more_are_six_in_the_same_layout(
     ranks: Any, tmp_path: Path, family: str, layout: str
@@ -110,6 +115,7 @@ def test_bfloat16_weights_come_back_with_their_masters(ranks: Any, tmp_path: Pat
         assert torch.equal(same.tensors[name], tensor), name
 
 
+@pytest.mark.long
 def test_a_resume_of_a_resume(ranks: Any, tmp_path: Path) -> None:
     """Two steps in one layout, two in another, two in a third; then all six at once in the first."""
     r = recipe("qwen3")

@@ -107,7 +107,11 @@ def check_three_and_three(ranks: Any, tmp_path: Path, world: int, parallel: Any,
     assert second[3]["consumed_samples"] == rows[-1]["consumed_samples"]
 
 
-@pytest.mark.parametrize(("world", "parallel"), [(4, {TP: 2, W: 4}), (4, {W: 2, CP: 2})], ids=str)
+@pytest.mark.parametrize(
+    ("world", "parallel"),
+    [(4, {TP: 2, W: 4}), pytest.param(4, {W: 2, CP: 2}, marks=pytest.mark.long)],
+    ids=str,
+)
 def test_three_and_three_steps_are_six(ranks: Any, tmp_path: Path, world: int, parallel: Any) -> None:
     """12 rows a step of 25 an epoch: steps 3 and 5 end an epoch, with fillers."""
     check_three_and_three(ranks, tmp_path, world, parallel, data={"packing": False, "num_workers": 0})
