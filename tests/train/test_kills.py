@@ -116,6 +116,7 @@ def survives(tmp_path: Path, moments: list[Callable[..., None]], *, steps: int, 
     assert {found.path.suffix for found in list_checkpoints(file.parent / "run")} == {""}
 
 
+@pytest.mark.long
 def test_a_kill_in_a_save_and_a_signal(tmp_path: Path) -> None:
     expected = undisturbed(config_file(tmp_path / "whole", 24))
     file, rng = config_file(tmp_path / "killed", 24), random.Random(1)

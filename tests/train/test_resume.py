@@ -107,11 +107,8 @@ def check_three_and_three(ranks: Any, tmp_path: Path, world: int, parallel: Any,
     assert second[3]["consumed_samples"] == rows[-1]["consumed_samples"]
 
 
-@pytest.mark.parametrize(
-    ("world", "parallel"),
-    [(4, {TP: 2, W: 4}), pytest.param(4, {W: 2, CP: 2}, marks=pytest.mark.long)],
-    ids=str,
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("world", "parallel"), [(4, {TP: 2, W: 4}), (4, {W: 2, CP: 2})], ids=str)
 def test_three_and_three_steps_are_six(ranks: Any, tmp_path: Path, world: int, parallel: Any) -> None:
     """12 rows a step of 25 an epoch: steps 3 and 5 end an epoch, with fillers."""
     check_three_and_three(ranks, tmp_path, world, parallel, data={"packing": False, "num_workers": 0})
@@ -152,6 +149,7 @@ def check_goes_on_elsewhere(ranks: Any, tmp_path: Path, layouts: list[tuple[int,
         assert mine["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-4)
 
 
+@pytest.mark.long
 def test_a_run_goes_on_in_other_layouts(ranks: Any, tmp_path: Path) -> None:
     """4 lanes, then 2, then 1 on one rank: a resume of a resume."""
     check_goes_on_elsewhere(ranks, tmp_path, [(4, {W: 4}), (4, {TP: 2, W: 4, Q: 2}), (1, {})])
