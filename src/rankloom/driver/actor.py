@@ -20,7 +20,7 @@ from typing import Any
 
 from ray import cloudpickle
 
-from rankloom.driver.keeper import pid_file
+from rankloom.driver.pid_file import RankProcess, pid_file
 from rankloom.driver.places import RankPlace
 from rankloom.driver.ports import Rendezvous, interface_of
 from rankloom.errors import RankloomError, UserError
@@ -137,9 +137,7 @@ class RankActor:
         _work_in(self._start)
         self._files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._phase_file = PhaseFile(self._files.phase)
-        partial = pid_file(self._files).with_suffix(".tmp")
-        partial.write_text(str(os.getpid()))
-        partial.rename(pid_file(self._files))
+        RankProcess.current().write(pid_file(self._files))
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         if interface := interface_of(self._start.place.node.address):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)  # or gloo asks what the host's name means

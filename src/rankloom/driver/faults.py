@@ -17,6 +17,7 @@ from rankloom.train.failures import FailureKind, FailureRecord, RankExit, first_
 __all__ = ["FailedCall", "RankLostError", "describe_failure", "own_record"]
 
 _OUT_OF_MEMORY = ("OUT_OF_MEMORY", "running low on memory")
+_PROCESS_ENDED = "its worker process has died"
 _ENDED = 1  # the exit code of a process of which nobody knows it
 
 
@@ -108,12 +109,20 @@ def _lost(
         reason = f"its node was lost (it no longer answers), and with it {ranks}"
     elif any(words in str(failed.error) for words in _OUT_OF_MEMORY):
         reason = "Ray ended its process because the node ran out of host memory"
-    else:
+    elif _PROCESS_ENDED in str(failed.error):
         reason = (
             "its process ended without a message: it was killed, or crashed, or the node ran out of host "
             "memory (the kernel's log, dmesg, tells)"
         )
+    else:
+        reason = f"Ray lost it: {_last_line(failed.error)}"
     return FailureRecord(failed.rank, FailureKind.OWN, "", reason)
+
+
+def _last_line(error: RayError) -> str:
+    """Where Ray says why, behind what it knows of the actor."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 def _is_loss(cause: RankExit) -> bool:

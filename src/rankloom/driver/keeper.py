@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -14,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankloom.driver.nvlink import probe_domain
+from rankloom.driver.pid_file import RankProcess
 from rankloom.train.failures import FailureRecord
 from rankloom.train.rank_files import PhaseFile, RankFiles
 
-__all__ = ["NodeKeeper", "RankEnd", "pid_file"]
+__all__ = ["NodeKeeper", "RankEnd"]
 
 _LOG_END_BYTES = 65_536
 _LOOK_S = 0.02
@@ -32,11 +32,6 @@ class RankEnd:
     record: FailureRecord | None
     output: str
     log: str
-
-
-def pid_file(files: RankFiles) -> Path:
-    """Holds the id of a rank's process."""
-    return files.folder / f"rank-{files.rank}.pid"
 
 
 class NodeKeeper:
@@ -72,11 +67,12 @@ class NodeKeeper:
     def end_ranks(self, gang: str, *, patience_s: float) -> list[int]:
         """Kills every rank of the gang on this node, also one that is stopped, and waits until they are gone;
         the ids of processes that are not."""
-        pids = [pid for pid in map(_pid_of_rank, (self._folder / gang).glob("rank-*.pid")) if pid is not None]
-        for pid in pids:
-            _kill(pid)
+        ranks = map(RankProcess.read, (self._folder / gang).glob("rank-*.pid"))
+        running = [rank for rank in ranks if rank.is_running()]
+        for rank in running:
+            _kill(rank.pid)
         deadline = time.monotonic() + patience_s
-        while (left := [pid for pid in pids if _is_running(pid)]) and time.monotonic() < deadline:
+        while (left := [r.pid for r in running if r.is_running()]) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
         return left
 
@@ -93,29 +89,8 @@ def _end_of(log: Path) -> str:
         return file.read().decode(errors="replace")
 
 
-def _pid_of_rank(file: Path) -> int | None:
-    """The process in a file, unless it is another's by now."""
-    pid, rank = int(file.read_text()), file.stem.removeprefix("rank-")
-    if sys.platform != "linux":  # no /proc to make sure: leave it to Ray
-        return None
-    try:
-        title = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # it has ended
-        return None
-    return pid if title.startswith(f"ray::Rank{rank}".encode()) else None
-
-
 def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:  # it ended by itself
         return
-
-
-def _is_running(pid: int) -> bool:
-    """A process whose parent has not looked at its end yet is not running."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in ("Z", "X")
