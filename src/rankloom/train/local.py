@@ -110,6 +110,8 @@ class _Gang:
         """What asks a run to end is passed on to its ranks, once, where they can end it with a checkpoint."""
 
         def on_signal(number: int, frame: FrameType | None) -> None:
+            if self._summary:
+                return  # all is done and told
             if not self._in_steps or self._asked or not self._resolved.checkpoint.saves:
                 raise KeyboardInterrupt
             self._asked = True

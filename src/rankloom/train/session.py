@@ -230,7 +230,7 @@ class Session:
         if not outcome.finite:
             self._tell_not_finite(outcome, step, stops=stops)
         if outcome.stops and step < self.max_steps:
-            why = wish or "another rank was asked to end"
+            why = wish or self._stopping.asked() or "another rank was asked to end"
             self.stopped = f"after step {step} of {self.max_steps} ({why})"
         return row
 

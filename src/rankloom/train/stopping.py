@@ -63,11 +63,19 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._reason = ""
+        self._armed = False
 
     def arm(self) -> None:
         """From now on a signal asks; the second one ends this process. In the main thread alone."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
+        self._armed = True
+
+    def ask(self, reason: str) -> bool:
+        """What a signal does, from any thread. Returns False where nobody looks yet."""
+        if self._armed:
+            self._reason = self._reason or reason
+        return self._armed
 
     def asked(self) -> str:
         return self._reason

@@ -6,9 +6,11 @@ them.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["TorchrunEnvironment", "run_torchrun"]
 
 _RETRY_S = 0.1
+_AGENT_LOOK_S = 0.5
 _WATCHDOG_PATIENCE_S = 1.0  # to reach the store, once; it tries again
 _REPORT_PATIENCE_S = 3.0  # to reach the store, when an error is to be shown once
 _SHOWN_FIRST_S = 1.0  # torchrun ends all ranks when one ends: let the one that shows the error be first
@@ -48,6 +51,7 @@ class TorchrunEnvironment:
     master_addr: str
     master_port: int
     run: str  # differs between runs and between restarts of one run that share a store
+    has_agent: bool = False  # the process that started this one is torchrun's, and stays until its ranks end
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Self | None:
@@ -70,6 +74,7 @@ class TorchrunEnvironment:
             run="-".join(
                 environment.get(key, "0") for key in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
             ),
+            has_agent="TORCHELASTIC_RUN_ID" in environment,
         )
 
     def defaults(self) -> dict[str, object]:
@@ -162,6 +167,8 @@ def run_torchrun(
     reporter.phase("import torch", time.monotonic() - started)
     activity, signals = Activity(), StopSignals()
     arm = signals.arm if resolved.checkpoint.saves else None
+    if environment.has_agent:
+        _end_with_torchrun(signals)
     try:
         with run_lock(resolved) if environment.rank == 0 else nullcontext():
             run_watched(
@@ -181,6 +188,20 @@ def run_torchrun(
     except Exception as error:
         leave_to_another(error, environment)
         raise _described(error, resolved, environment, activity) from error
+
+
+def _end_with_torchrun(signals: StopSignals) -> None:
+    """A torchrun that is killed, or sent a signal that it does not handle, leaves its ranks behind, which
+    would train on unseen and keep others out of ``checkpoint.dir``."""
+    agent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == agent:
+            time.sleep(_AGENT_LOOK_S)
+        if not signals.ask("torchrun has ended"):
+            os._exit(1)
+
+    threading.Thread(target=watch, name="torchrun-watch", daemon=True).start()
 
 
 def leave_signals_to_torchrun() -> None:
