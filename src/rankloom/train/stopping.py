@@ -15,6 +15,7 @@ from types import FrameType
 
 from rankloom.config import ResolvedConfig
 from rankloom.config.values import next_time, seconds_of
+from rankloom.errors import UserError
 
 __all__ = ["STOP_SIGNALS", "Deadline", "StopFile", "StopSignals", "Stopping"]
 
@@ -30,7 +31,8 @@ class Deadline:
 
     @classmethod
     def of(cls, resolved: ResolvedConfig, *, started: float) -> Deadline | None:
-        """The first of those that are set, for a run that was started at ``started``."""
+        """The first of those that are set, for a run that was started at ``started``. Raises UserError for a
+        moment that has passed: each start would train one step."""
         section, found = resolved.checkpoint, []
         if section.time_limit is not None:
             at = started + seconds_of(section.time_limit)
@@ -38,6 +40,11 @@ class Deadline:
         if section.save_before is not None:
             now = datetime.fromtimestamp(started).astimezone()
             at = next_time(section.save_before, now=now).timestamp()
+            if at <= started:
+                raise UserError(
+                    f"checkpoint.save_before {section.save_before} has passed: it is {now:%Y-%m-%dT%H:%M}; "
+                    f"set a later one, or a time of day ({resolved.where('checkpoint.save_before')})"
+                )
             found.append(cls(at, f"checkpoint.save_before {section.save_before}"))
         return min(found, key=lambda deadline: deadline.at, default=None)
 

@@ -159,7 +159,7 @@ def run_torchrun(
     Raises UserError or RunError, and SystemExit with the same code on ranks that leave the message to
     another.
     """
-    started, deadline = time.monotonic(), Deadline.of(resolved, started=time.time())
+    started, started_at = time.monotonic(), time.time()
     from rankloom.comm.activity import Activity
 
     leave_signals_to_torchrun()
@@ -179,7 +179,9 @@ def run_torchrun(
                 init_method="env://",
                 reporter=reporter,
                 activity=activity,
-                stopping=Stopping(asked=signals.asked, deadline=deadline, arm=arm),
+                stopping=Stopping(
+                    asked=signals.asked, deadline=Deadline.of(resolved, started=started_at), arm=arm
+                ),
                 connect=lambda: environment.connect(
                     timeout_s=min(_WATCHDOG_PATIENCE_S, resolved.comm.timeout_s)
                 ),
