@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -16,9 +17,11 @@ from torch import Tensor
 from rankloom.checkpoint import read_manifest
 from rankloom.comm import Communicator
 from rankloom.config import resolve
+from rankloom.errors import UserError
 from rankloom.train.loop import run_connected
 from rankloom.train.stopping import Stopping
 from rankloom.train.worker import StepOutcome, Worker
+from tests.pool import RanksFailed
 from tests.runtime.runs import Recorder, settings, write_chats
 
 TP, W, Q, CP, ORDER = (
@@ -106,6 +109,17 @@ def started(ranks: Any, made: Mapping[str, Any], stop_after: int | None = None) 
         assert other.samples == first.samples
     outcome: Outcome = first
     return outcome
+
+
+def refused(ranks: Any, given: dict[str, Any]) -> str:
+    """What a run is refused with, by all its ranks alike."""
+    with pytest.raises(RanksFailed) as caught:
+        ranks(given["cluster"]["world_size"], train, given, timeout_s=120)
+    told = {text.splitlines()[0] for text in caught.value.failures.values()}
+    assert len(told) == 1, told
+    (message,) = told
+    assert message.startswith(f"raised {UserError.__name__}: "), message
+    return message.removeprefix(f"raised {UserError.__name__}: ")
 
 
 def branch(source: Path, target: Path, *, step: int) -> Path:

@@ -170,6 +170,8 @@ class DataState:
         now, found = stream.dataset_identity, {}
         if now.fingerprint != self.dataset.fingerprint:
             found["data.train"] = f"it was saved with the data {self.dataset}, now it is {now}"
+            if (now.source, now.num_records) == (self.dataset.source, self.dataset.num_records):
+                found["data.train"] += " of another content, tokenizer or template"
         return found | _differences(self.order, stream.order())
 
 

@@ -157,11 +157,18 @@ def _from(resolved: ResolvedConfig, comm: Communicator, worker: Worker, folder: 
     except DamagedCheckpoint:
         raise
     except UserError as error:
-        if not told["records"]:
-            raise
-        raise UserError(f"{error}; changed since: {'; '.join(told['records'])}") from error
+        raise UserError(_explained(error, folder, told["records"])) from error
     changed = [note for note in (*told["notes"], *told["records"]) if not _is_said(note, restored.notes)]
     return replace(restored, notes=(*changed, *restored.notes))
+
+
+def _explained(error: UserError, folder: Path, records: Sequence[str]) -> str:
+    """With the checkpoint, and the settings that may be the reason and that the error does not name."""
+    text = str(error)
+    unsaid = [note.removeprefix(CHANGED) for note in records]
+    unsaid = [note for note in unsaid if note.split(" was ")[0] not in text]
+    place = "" if str(folder) in text else f"{folder}: "
+    return f"{place}{text}{'; changed since it was saved: ' * bool(unsaid)}{'; '.join(unsaid)}"
 
 
 def _is_said(note: str, others: Sequence[str]) -> bool:
