@@ -20,9 +20,9 @@ from typing import Any
 
 from ray import cloudpickle
 
-from rankloom.driver.pid_file import RankProcess, pid_file
 from rankloom.driver.places import RankPlace
 from rankloom.driver.ports import Rendezvous, interface_of
+from rankloom.driver.processes import Process, pid_file
 from rankloom.errors import RankloomError, UserError
 from rankloom.train.failures import FailureKind, FailureRecord
 from rankloom.train.rank_files import PhaseFile, RankFiles
@@ -137,7 +137,7 @@ class RankActor:
         _work_in(self._start)
         self._files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._phase_file = PhaseFile(self._files.phase)
-        RankProcess.current().write(pid_file(self._files))
+        Process.current().write(pid_file(self._files))
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         if interface := interface_of(self._start.place.node.address):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)  # or gloo asks what the host's name means

@@ -3,9 +3,7 @@ that no longer listen to anybody."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -13,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankloom.driver.nvlink import probe_domain
-from rankloom.driver.pid_file import RankProcess
+from rankloom.driver.orphans import end_agents_with_parent
+from rankloom.driver.processes import Process
 from rankloom.train.failures import FailureRecord
 from rankloom.train.rank_files import PhaseFile, RankFiles
 
@@ -39,6 +38,7 @@ class NodeKeeper:
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="rankloom-"))
+        end_agents_with_parent()
 
     def folder(self) -> str:
         """A folder on this node that only this user can read."""
@@ -67,10 +67,10 @@ class NodeKeeper:
     def end_ranks(self, gang: str, *, patience_s: float) -> list[int]:
         """Kills every rank of the gang on this node, also one that is stopped, and waits until they are gone;
         the ids of processes that are not."""
-        ranks = map(RankProcess.read, (self._folder / gang).glob("rank-*.pid"))
+        ranks = map(Process.read, (self._folder / gang).glob("rank-*.pid"))
         running = [rank for rank in ranks if rank.is_running()]
         for rank in running:
-            _kill(rank.pid)
+            rank.kill()
         deadline = time.monotonic() + patience_s
         while (left := [r.pid for r in running if r.is_running()]) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
@@ -87,10 +87,3 @@ def _end_of(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_END_BYTES))
         return file.read().decode(errors="replace")
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:  # it ended by itself
-        return

@@ -1,15 +1,17 @@
-"""Which process a rank is, written down so that no other one is ever taken for it: ids are used again."""
+"""Processes by more than their ids, which are used again: no other one is ever taken for a rank."""
 
 from __future__ import annotations
 
 import os
+import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from rankloom.train.rank_files import RankFiles
 
-__all__ = ["RankProcess", "pid_file"]
+__all__ = ["Process", "pid_file"]
 
 
 def pid_file(files: RankFiles) -> Path:
@@ -18,7 +20,7 @@ def pid_file(files: RankFiles) -> Path:
 
 
 @dataclass(frozen=True)
-class RankProcess:
+class Process:
     """A process of this machine: its id, and when it started, as Linux counts it ("" elsewhere)."""
 
     pid: int
@@ -26,7 +28,12 @@ class RankProcess:
 
     @classmethod
     def current(cls) -> Self:
-        return cls(os.getpid(), _stat(os.getpid())[1])
+        return cls.of(os.getpid())
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        """The one that has this id now."""
+        return cls(pid, _stat(pid)[1])
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -38,6 +45,12 @@ class RankProcess:
         partial = file.with_suffix(".tmp")
         partial.write_text(f"{self.pid} {self.started}")
         partial.rename(file)
+
+    def kill(self) -> None:
+        """Ends it with SIGKILL, unless it has ended, or nobody can tell."""
+        if self.is_running():
+            with suppress(ProcessLookupError):  # it ended in this moment
+                os.kill(self.pid, signal.SIGKILL)
 
     def is_running(self) -> bool:
         """False where nobody can tell. One whose parent has not looked at its end yet is not running."""
