@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         verify,
     )
     from rankloom.checkpoint.importing import import_folder
-    from rankloom.checkpoint.loading import Loaded, load
+    from rankloom.checkpoint.loading import Loaded, load, verify_shared
     from rankloom.checkpoint.manifest import Manifest, read_manifest
     from rankloom.checkpoint.reading import CheckpointParameters
     from rankloom.checkpoint.saving import Checkpointer, save
@@ -40,6 +40,7 @@ __all__ = [
     "read_manifest",
     "save",
     "verify",
+    "verify_shared",
 ]
 
 _MODULES = {
@@ -58,6 +59,7 @@ _MODULES = {
     "read_manifest": "manifest",
     "save": "saving",
     "verify": "folders",
+    "verify_shared": "loading",
 }
 
 

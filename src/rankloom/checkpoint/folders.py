@@ -9,9 +9,11 @@ latest                   the name of the checkpoint that was saved last
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +33,7 @@ __all__ = [
     "prepare_partial",
     "prune",
     "publish",
+    "read_checksum",
     "read_complete",
     "refuse_altered",
     "verify",
@@ -89,10 +92,15 @@ def list_checkpoints(directory: str | Path) -> list[Found]:
 
 
 def _candidates(directory: Path) -> Iterator[Path]:
-    if directory.is_dir():
-        for path in directory.iterdir():
-            if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-                yield path
+    if not directory.is_dir():
+        return
+    try:
+        names = os.listdir(directory)
+    except OSError as error:
+        raise UserError(f"{directory} cannot be read: {error.strerror}") from error
+    for path in map(directory.joinpath, names):
+        if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            yield path
 
 
 def _look(path: Path) -> Found:
@@ -134,8 +142,16 @@ def verify(folder: str | Path) -> Manifest:
     """Reads every file of a checkpoint and compares it with its checksum. Raises UserError naming those that
     are missing, truncated or altered."""
     manifest = read_complete(Path(folder))
-    refuse_altered(folder, manifest, {name: checksum(Path(folder) / name) for name in manifest.files})
+    refuse_altered(folder, manifest, {name: read_checksum(Path(folder) / name) for name in manifest.files})
     return manifest
+
+
+def read_checksum(file: Path) -> str:
+    """sha256 (hex) of a file of a checkpoint. Raises DamagedCheckpoint where it cannot be read."""
+    try:
+        return checksum(file)
+    except OSError as error:
+        raise DamagedCheckpoint(f"{file} cannot be read: {error.strerror}") from error
 
 
 def refuse_altered(folder: str | Path, manifest: Manifest, sums: Mapping[str, str]) -> None:
@@ -157,9 +173,9 @@ def find_latest(directory: str | Path) -> Path | None:
 
 def complete_checkpoints(directory: str | Path) -> list[Path]:
     """Those that are complete, the one that was saved last first."""
-    pointer, named = Path(directory) / LATEST, None
-    if pointer.is_file():
-        named = pointer.read_text(encoding="utf-8", errors="replace").strip()
+    named = None
+    with suppress(OSError):  # without it, times decide
+        named = (Path(directory) / LATEST).read_text(encoding="utf-8", errors="replace").strip()
     complete = [found for found in list_checkpoints(directory) if found.manifest is not None]
     complete.sort(key=lambda found: (found.path.name == named, *_age(found)), reverse=True)
     return [found.path for found in complete]

@@ -12,19 +12,19 @@ from typing import Any
 import torch
 
 from rankloom.checkpoint.boxes import WriterPlace, part_boxes
-from rankloom.checkpoint.files import checksum
-from rankloom.checkpoint.folders import refuse_altered
+from rankloom.checkpoint.folders import read_checksum, read_complete, refuse_altered
 from rankloom.checkpoint.manifest import MOMENTS, Manifest
 from rankloom.checkpoint.random_state import reseed, restore
 from rankloom.checkpoint.reading import CheckpointReader
 from rankloom.checkpoint.snapshot import stored_kinds
 from rankloom.checkpoint.together import together
+from rankloom.comm import Communicator
 from rankloom.errors import UserError
 from rankloom.models import ShardedModel
 from rankloom.optim import OwnedPart, ShardedAdamW
 from rankloom.plan import ModelSpec
 
-__all__ = ["Loaded", "load"]
+__all__ = ["Loaded", "load", "verify_shared"]
 
 _MAX_LISTED = 8
 
@@ -100,14 +100,27 @@ def _listed(what: str, names: list[str]) -> str:
     return f"{len(names)} {what}: {', '.join(names[:_MAX_LISTED])}{more}"
 
 
+def verify_shared(folder: str | Path, comm: Communicator) -> None:
+    """`verify` by all ranks together, each its share of the files; a collective. Raises UserError on all."""
+    with together(comm, "checkpoint: verify"):
+        manifest = read_complete(Path(folder))
+        names = _share(manifest, index=comm["world"].index, size=comm["world"].size)
+        refuse_altered(folder, manifest, {name: read_checksum(Path(folder) / name) for name in names})
+
+
+def _share(manifest: Manifest, *, index: int, size: int) -> list[str]:
+    """The files that a rank hashes; where there are as many ranks as wrote, its own file."""
+    names = sorted(manifest.files)
+    ranks = [name for name in names if name.endswith(".safetensors")]
+    return [*ranks[index::size], *([n for n in names if n not in ranks] if index == 0 else [])]
+
+
 def _verify(
     reader: CheckpointReader, pool: ThreadPoolExecutor, *, index: int, size: int
 ) -> dict[str, Future[str]]:
-    """Starts hashing this rank's share of the files; where there are as many ranks as wrote, its own file."""
-    names = sorted(reader.manifest.files)
-    ranks = [name for name in names if name.endswith(".safetensors")]
-    share = [*ranks[index::size], *([n for n in names if n not in ranks] if index == 0 else [])]
-    return {name: pool.submit(checksum, reader.folder / name) for name in share}
+    """Starts hashing this rank's share of the files."""
+    names = _share(reader.manifest, index=index, size=size)
+    return {name: pool.submit(read_checksum, reader.folder / name) for name in names}
 
 
 def _read_pieces(model: ShardedModel, optimizer: ShardedAdamW, reader: CheckpointReader) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
 from rankloom.plan import Box, ModelSpec
+from rankloom.records.words import counted
 
 __all__ = [
     "FORMAT_VERSION",
@@ -115,7 +116,7 @@ class LayoutFacts:
         """ "8 ranks: TP 2, W 4, Q 2, CP 2", with the rank order where it is not the default."""
         s = self.sizes
         words = (
-            f"{s['world_size']} ranks: TP {s['tensor_model_parallel_size']}, "
+            f"{counted(s['world_size'], 'rank')}: TP {s['tensor_model_parallel_size']}, "
             f"W {s['tensor_parallel_num_weight_shards']}, Q {s['tensor_parallel_num_sequence_shards']}, "
             f"CP {s['context_parallel_size']}"
         )
@@ -246,6 +247,8 @@ def read_manifest(folder: str | Path) -> Manifest:
         return Manifest.from_json(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{folder} is not a complete checkpoint: it has no {MANIFEST}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else error
         raise UserError(f"{file} cannot be read: {reason}") from error

@@ -65,9 +65,14 @@ class CheckpointReader:
         """The open file; what it does not hold as it should is said with its name."""
         try:
             if name not in self._open:
+                (self.folder / name).open("rb").close()  # whose errors are truer than those of the library
                 self._open[name] = safe_open(self.folder / name, framework="pt")
             yield self._open[name]
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
+            raise DamagedCheckpoint(
+                f"{self.folder / name} cannot be read: {error.strerror or error}"
+            ) from error
+        except SafetensorError as error:
             raise DamagedCheckpoint(
                 f"the checkpoint {self.folder} is damaged: {name} cannot be read as safetensors: {error}"
             ) from error

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from transformers import AutoConfig, GenerationConfig
 
 from rankloom.check import model_config_place
-from rankloom.checkpoint import CheckpointParameters
+from rankloom.checkpoint import CheckpointParameters, verify_shared
 from rankloom.checkpoint.manifest import MANIFEST
 from rankloom.comm import Activity, Communicator
 from rankloom.config import ResolvedConfig
@@ -153,7 +153,7 @@ def build_model(
     if path is not None and (Path(path) / "generation_config.json").is_file():
         model.module.generation_config = GenerationConfig.from_pretrained(path)
     if not empty:
-        fill(model, _parameters(resolved, plan, std=config.initializer_range))
+        fill(model, _parameters(resolved, plan, comm, std=config.initializer_range))
     stored = sum(unit.stored.numel() * unit.stored.element_size() for unit in model.stores)
     planned = plan.parameter_bytes(model.small.stored.element_size())
     if stored != planned:
@@ -161,11 +161,17 @@ def build_model(
     return model
 
 
-def _parameters(resolved: ResolvedConfig, plan: ModelPlan, *, std: float) -> ParameterSource:
+def _parameters(
+    resolved: ResolvedConfig, plan: ModelPlan, comm: Communicator, *, std: float
+) -> ParameterSource:
     if resolved.model.path is None:
         return SeededParameters(resolved.train.seed, std=std)
     folder = Path(resolved.model.path)
     if (folder / MANIFEST).is_file():
+        try:
+            verify_shared(folder, comm)
+        except UserError as error:
+            raise UserError(f"model.path: {error} ({resolved.where('model.path')})") from error
         return CheckpointParameters(folder)
     return SafetensorsFolder(folder, plan.spec)
 

@@ -220,7 +220,7 @@ def _texts(changes: Sequence[Change]) -> list[str]:
 
 def _other_layout(manifest: Manifest, layout: GTPParallelLayout) -> list[str]:
     now = LayoutFacts.of(layout)
-    if now.fingerprint == manifest.layout.fingerprint:
+    if now.fingerprint == manifest.layout.fingerprint or not manifest.random:  # no ranks: it was imported
         return []
     return [f"saved on {manifest.layout.describe()}; now {now.describe()}"]
 
