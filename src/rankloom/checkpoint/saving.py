@@ -267,9 +267,8 @@ class Checkpointer:
             _done_file(flight.partial, rank).unlink(missing_ok=True)
         replace_text(flight.partial / MANIFEST, manifest.to_json())
         publish(flight.folder)
-        if self._keep is not None:
-            with suppress(OSError):  # what cannot be removed now is no loss; the next save tries again
-                prune(self._directory, keep=self._keep, keep_every=self._keep_every)
+        with suppress(OSError):  # what cannot be removed now is no loss; the next save tries again
+            prune(self._directory, keep=self._keep, keep_every=self._keep_every)
 
     def _await_others(self, flight: _Flight) -> dict[int, dict[str, Any]]:
         """What the other ranks say of their files, once all of them are on the disk."""

@@ -29,6 +29,7 @@ from rankloom.config import ResolvedConfig
 from rankloom.config.changes import Change, changed_settings, differences, is_about_records, not_named
 from rankloom.errors import UserError
 from rankloom.layout import GTPParallelLayout
+from rankloom.plan import ModelSpec
 from rankloom.train.worker import Restored, Worker
 
 __all__ = ["Candidates", "find_candidates", "resume"]
@@ -148,10 +149,11 @@ def _from(resolved: ResolvedConfig, comm: Communicator, worker: Worker, folder: 
     comparison: _Comparison | None = None
     with together(comm, "checkpoint: compare settings"):
         if comm["world"].index == 0:
-            comparison = _Comparison.of(read_manifest(folder), resolved, worker.model_config)
-            comparison.refuse(folder)
+            comparison = _Comparison.of(folder, resolved, worker.model_config)
     mine = asdict(comparison) if comparison is not None else None
     told = tell_all(comm["world"], mine, "checkpoint: what has changed", device=comm.device)[0]
+    if told["refused"]:
+        raise UserError(f"{told['refused']} ({resolved.where('model.config', 'model.path')})")
     try:
         restored = worker.load(folder)
     except DamagedCheckpoint:
@@ -179,15 +181,15 @@ def _is_said(note: str, others: Sequence[str]) -> bool:
 @dataclass(frozen=True)
 class _Comparison:
     """What differs from when a checkpoint was saved, in words. ``records``: settings that may stand for
-    other data; ``refused``: what nobody named."""
+    other data; ``refused``: why the run is not to go on, or ""."""
 
     notes: list[str]
     records: list[str]
-    refused: list[str]
+    refused: str = ""
 
     @classmethod
-    def of(cls, manifest: Manifest, resolved: ResolvedConfig, model_config: Mapping[str, Any]) -> _Comparison:
-        allowed = resolved.checkpoint.allow_changes
+    def of(cls, folder: Path, resolved: ResolvedConfig, model_config: Mapping[str, Any]) -> _Comparison:
+        manifest, allowed = read_manifest(folder), resolved.checkpoint.allow_changes
         saved_model = _completed(manifest.model.config)
         model = differences(saved_model, model_config, prefix="model.config.", ignored=_NOT_THE_MODEL)
         refused = not_named(model, allowed)
@@ -196,15 +198,24 @@ class _Comparison:
         return cls(
             notes=[*_other_layout(manifest, resolved.layout), *_other_version(manifest), *_texts(told)],
             records=_texts([c for c in settings if is_about_records(c)]),
-            refused=_texts(refused),
+            refused=_refusal(folder, refused, fits=_fits(manifest, model_config)) if refused else "",
         )
 
-    def refuse(self, folder: Path) -> None:
-        if self.refused:
-            raise UserError(
-                f"the checkpoint {folder} was saved with another model: {'; '.join(self.refused)}. Set it "
-                "back, or name these settings in checkpoint.allow_changes"
-            )
+
+def _refusal(folder: Path, changes: Sequence[Change], *, fits: bool) -> str:
+    remedy = (
+        "name these settings in checkpoint.allow_changes"
+        if fits
+        else "begin a new run in another checkpoint.dir: its weights do not fit"
+    )
+    told = "; ".join(change.text for change in changes)
+    return f"the checkpoint {folder} was saved with another model: {told}. Set it back, or {remedy}"
+
+
+def _fits(manifest: Manifest, model_config: Mapping[str, Any]) -> bool:
+    """Whether the parameters have the same names and shapes."""
+    saved, now = manifest.model.spec, ModelSpec.from_config(model_config)
+    return {p.name: p.shape for p in saved.parameters} == {p.name: p.shape for p in now.parameters}
 
 
 def _completed(config: Mapping[str, Any]) -> Mapping[str, Any]:
