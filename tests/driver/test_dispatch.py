@@ -160,9 +160,9 @@ class Counting(LocalGroup):
         self.sent.append((rank, args, kwargs))
         return super().submit(rank, method, args, kwargs)
 
-    def gather(self, handles: Mapping[int, Any], wanted: Sequence[int]) -> list[Any]:
+    def gather(self, handles: Mapping[int, Any], wanted: Sequence[int], **options: Any) -> list[Any]:
         self.fetched += wanted
-        return super().gather(handles, wanted)
+        return super().gather(handles, wanted, **options)
 
 
 def test_arguments_are_shared_and_not_copied() -> None:

@@ -186,7 +186,7 @@ class ClusterSection(Section):
 class CommSection(Section):
     """Communication."""
 
-    timeout_s: Seconds = 600.0  # seconds a rank may wait for the others in one collective
+    timeout_s: Seconds = 600.0  # seconds to wait for the others in one collective, or for a loader
 
 
 class LoggingSection(Section):

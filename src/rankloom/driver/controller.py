@@ -53,6 +53,7 @@ class SFTController:
         self.dispatch_s: list[float] = []
         self._layout = resolved.layout
         self._group = group
+        self._timeout_s = resolved.comm.timeout_s
         self._reporter = reporter
         self._wish = wish
         self._on_steps = on_steps
@@ -72,7 +73,12 @@ class SFTController:
 
     def call(self, method: str, /, *args: Any, **kwargs: Any) -> list[Any]:
         """Any call of the workers, and its results."""
-        return self._calls.run(self._group, method, *args, **kwargs)
+        return self._ended(self._calls.start(self._group, method, *args, **kwargs))
+
+    def _ended(self, call: PendingCall[Any]) -> list[Any]:
+        """Its results. Ranks watch each other in a collective; for any other call they have as long."""
+        alone = not call.plan.spec.collective
+        return call.result(within_s=self._timeout_s if alone else None)
 
     def _begin(self, started: Started) -> None:
         self._deliver(started.events)
@@ -82,23 +88,27 @@ class SFTController:
         if not steps:
             return
         self._on_steps()
-        loading = self._load(steps[0])
+        envelopes: list[Envelope] = self._ended(self._load(steps[0]))
         for step in steps:
-            envelopes: list[Envelope] = loading.result()
             refuse_wrong_lanes(envelopes, step=step, num_lanes=self._layout.batch_parallel_size)
-            if step < started.max_steps:
-                loading = self._load(step + 1)  # before the step, so that it is there when the step is done
-            told = self._step(step, envelopes)
-            if told.stopped:
+            # Before the step, so that its rows are there when the step is done.
+            loading = self._load(step + 1) if step < started.max_steps else None
+            training = self._send(step, envelopes)
+            if loading is not None:  # owners load before they train: where none comes back, no rank trains
+                envelopes = self._ended(loading)
+            if self._receive(step, training).stopped:
                 return
 
     def _load(self, step: int) -> PendingCall[Any]:
         return self._calls.start(self._group, "load_batch", step)
 
-    def _step(self, step: int, envelopes: Sequence[Envelope]) -> Stepped:
+    def _send(self, step: int, envelopes: Sequence[Envelope]) -> PendingCall[Any]:
         training = self._calls.start(self._group, "train", step, pieces=envelopes, wish=self._wish())
         if self._ended_at is not None:
             self.dispatch_s.append(time.perf_counter() - self._ended_at)
+        return training
+
+    def _receive(self, step: int, training: PendingCall[Any]) -> Stepped:
         lanes: list[Stepped] = training.result()
         self._ended_at = time.perf_counter()
         if unlike := [

@@ -114,10 +114,10 @@ class PendingCall(Generic[Handle]):
     group: Group[Handle]
     handles: Mapping[int, Handle]
 
-    def result(self) -> list[Any]:
+    def result(self, *, within_s: float | None = None) -> list[Any]:
         """Waits for all ranks that were called; the results that the call collects, in its order. Raises
-        what ``Group.gather`` raises for a failed rank."""
-        return self.group.gather(self.handles, self.plan.wanted)
+        what ``Group.gather`` raises for a failed rank, and for one that takes longer than ``within_s``."""
+        return self.group.gather(self.handles, self.plan.wanted, within_s=within_s)
 
 
 class BoundCalls:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from rankloom.driver.actor import RankFailed
 from rankloom.driver.keeper import RankEnd
@@ -33,7 +33,7 @@ class RankLostError(RunError):
 
 @dataclass(frozen=True)
 class FailedCall:
-    """A call of one rank that failed, as Ray tells of it."""
+    """A call of one rank that failed, as Ray tells of it; GetTimeoutError: it did not come back in time."""
 
     rank: int
     method: str
@@ -107,6 +107,8 @@ def _lost(
         others = [p.rank for p in places.places if p.node.node_id == place.node.node_id]
         ranks = f"rank{'s' * (len(others) > 1)} {stretches_text(others)}"
         reason = f"its node was lost (it no longer answers), and with it {ranks}"
+    elif isinstance(failed.error, GetTimeoutError):
+        reason = str(failed.error)
     elif any(words in str(failed.error) for words in _OUT_OF_MEMORY):
         reason = "Ray ended its process because the node ran out of host memory"
     elif _PROCESS_ENDED in str(failed.error):

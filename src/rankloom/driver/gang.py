@@ -10,10 +10,11 @@ from typing import Any, Self
 
 import ray
 from ray import ObjectRef, cloudpickle
-from ray.exceptions import RayError
+from ray.exceptions import GetTimeoutError, RayError
 
 from rankloom.driver.actor import RankStart, WorkerFactory, rank_class
 from rankloom.driver.faults import FailedCall, describe_failure
+from rankloom.driver.group import late_text
 from rankloom.driver.keeper import RankEnd
 from rankloom.driver.placement import Placement, on_this_node
 from rankloom.driver.ports import Rendezvous, StoreHost
@@ -101,13 +102,22 @@ class Gang:
         seconds, value = call.remote(method, *args, **kwargs)
         return self._under_way.add(RemoteTask(rank, method, seconds, value))
 
-    def gather(self, handles: Mapping[int, RemoteTask], wanted: Sequence[int]) -> list[Any]:
+    def gather(
+        self, handles: Mapping[int, RemoteTask], wanted: Sequence[int], *, within_s: float | None = None
+    ) -> list[Any]:
         """Waits for ``handles``; the results of ``wanted``. What the others gave is not fetched.
 
-        Every call under way is watched, also those not waited for. As soon as one fails, all processes end,
-        and the likely cause is raised: UserError, RunError, or RankLostError (:func:`describe_failure`).
+        Every call under way is watched, also those not waited for. As soon as one fails, or ``handles`` take
+        longer than ``within_s``, all processes end, and the likely cause is raised: UserError, RunError, or
+        RankLostError (:func:`describe_failure`).
         """
-        self._await(list(handles.values()))
+        tasks = list(handles.values())
+        self._await(tasks, timeout_s=within_s)
+        late = self._under_way.ranks(tasks)
+        if late and within_s is not None:
+            method = handles[late[0]].method
+            hung = GetTimeoutError(late_text(late, method, within_s))
+            raise self._fail([FailedCall(rank, method, hung) for rank in late])
         try:
             return ray.get([handles[rank].value for rank in wanted])
         except RayError as lost:  # a rank ended well, and then its node was lost with the result

@@ -7,8 +7,9 @@ from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from rankloom.errors import RankloomError, RunError
+from rankloom.layout.words import stretches_text
 
-__all__ = ["Group", "LocalGroup"]
+__all__ = ["Group", "LocalGroup", "late_text"]
 
 Handle = TypeVar("Handle")
 
@@ -28,9 +29,12 @@ class Group(Protocol[Handle]):
         """Starts a method of one worker and does not wait for it. Neither ``args`` nor ``kwargs`` may be
         changed: other ranks get the same objects."""
 
-    def gather(self, handles: Mapping[int, Handle], wanted: Sequence[int]) -> list[Any]:
+    def gather(
+        self, handles: Mapping[int, Handle], wanted: Sequence[int], *, within_s: float | None = None
+    ) -> list[Any]:
         """Waits for all ``handles`` (of the ranks they are under) and returns the results of the ``wanted``
-        ranks, in that order; other results need not be fetched. Raises as soon as one has failed."""
+        ranks, in that order; other results need not be fetched. Raises as soon as one has failed, and
+        RunError naming the ranks that have not ended within ``within_s`` seconds."""
 
 
 class _Done(NamedTuple):
@@ -82,11 +86,13 @@ class LocalGroup:
         except Exception as error:
             return _Task(method, _Done(None, error))
 
-    def gather(self, handles: Mapping[int, _Task], wanted: Sequence[int]) -> list[Any]:
+    def gather(
+        self, handles: Mapping[int, _Task], wanted: Sequence[int], *, within_s: float | None = None
+    ) -> list[Any]:
         """Raises for the lowest rank that has failed by then: its own UserError or RunError, else a RunError
         with rank and method."""
         futures = [task.outcome for task in handles.values() if isinstance(task.outcome, Future)]
-        wait(futures, return_when=FIRST_EXCEPTION)
+        wait(futures, timeout=within_s, return_when=FIRST_EXCEPTION)
         for rank, task in handles.items():
             error = task.outcome.exception() if task.outcome.done() else None
             if isinstance(error, RankloomError):
@@ -94,4 +100,13 @@ class LocalGroup:
             if error is not None:
                 reason = f"{type(error).__name__}: {error}"
                 raise RunError(f"rank {rank} failed in {task.method}: {reason}") from error
+        late = [rank for rank, task in handles.items() if not task.outcome.done()]
+        if late and within_s is not None:
+            raise RunError(late_text(late, handles[late[0]].method, within_s))
         return [handles[rank].outcome.result() for rank in wanted]
+
+
+def late_text(ranks: Sequence[int], method: str, within_s: float) -> str:
+    """Of ranks that are waited for no longer."""
+    who = f"rank{'s' * (len(ranks) > 1)} {stretches_text(ranks)}"
+    return f"{who} did not come back from {method} within {within_s:g} s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,14 @@ from rankloom.driver.rank import train_worker
 from rankloom.driver.worker import TrainWorker
 
 BROKEN_LANE, LAST_ROW = 1, 30
+LONG_S = 600.0
+
+
+def never_reads(context: Any, resolved: Any, deadline: Any) -> TrainWorker:
+    """The loader of lane 1 does not come to an end, from the first row on."""
+    if resolved.layout.lane(context.rank) == BROKEN_LANE:
+        lanes.build_microbatch = lambda *args, **kwargs: time.sleep(LONG_S)
+    return train_worker(context, resolved, deadline)
 
 
 def cannot_read(context: Any, resolved: Any, deadline: Any) -> TrainWorker:

@@ -12,6 +12,7 @@ from rankloom.driver.envelopes import Envelope
 from rankloom.driver.worker import RankView, Started, Stepped
 
 FIRST, LAST = 1, 4
+TIMEOUT_S = 1.5
 
 
 def config(world_size: int = 4, **parallel: Any) -> ResolvedConfig:
@@ -20,6 +21,7 @@ def config(world_size: int = 4, **parallel: Any) -> ResolvedConfig:
             "parallel": parallel,
             "train": {"global_batch_size": 8, "max_steps": LAST},
             "cluster": {"world_size": world_size},
+            "comm": {"timeout_s": TIMEOUT_S},
         }
     )
 
@@ -97,6 +99,22 @@ class FailsToLoad(StandIn):
         if step == 3:
             raise ValueError("chats.jsonl is gone")
         return super().load_batch(step)
+
+
+class NeverLoads(StandIn):
+    """Waits for the rows of a step for as long as there is a test."""
+
+    over = threading.Event()
+    step = FIRST
+
+    def load_batch(self, step: int) -> Envelope:
+        if step == self.step:
+            assert self.over.wait(timeout=20)
+        return super().load_batch(step)
+
+
+class NeverLoadsLater(NeverLoads):
+    step = 3
 
 
 class Elsewhere(StandIn):

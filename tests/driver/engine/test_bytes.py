@@ -30,8 +30,10 @@ class Measured:
         self.submit = gang.submit
         self.received: list[tuple[str, int]] = []
 
-    def gather(self, handles: Mapping[int, Any], wanted: Sequence[int]) -> list[Any]:
-        found = self._gang.gather(handles, wanted)
+    def gather(
+        self, handles: Mapping[int, Any], wanted: Sequence[int], *, within_s: float | None = None
+    ) -> list[Any]:
+        found = self._gang.gather(handles, wanted, within_s=within_s)
         method = next(iter(handles.values())).method
         self.received.append((method, len(pickle.dumps([_plain(result) for result in found]))))
         return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -84,6 +86,30 @@ def test_what_does_not_fit_ends_the_run(odd: type[StandIn], num_steps: int, mess
         controller.run()
     assert str(failed.value).startswith(message)
     assert {len(worker.trained) for worker in workers.values()} == {num_steps}  # never on what failed to load
+    told = num_steps - 1 if odd is standins.FailsToLoad else num_steps  # it is seen first
+    assert len(recorder.rows) == told
+
+
+@pytest.mark.parametrize(("odd", "num_steps"), [(standins.NeverLoads, 0), (standins.NeverLoadsLater, 1)])
+def test_owners_that_do_not_come_back_are_named(odd: type[standins.NeverLoads], num_steps: int) -> None:
+    """No other rank waits for them in a collective, as none trains. Of the step before, the rows are there,
+    but whether it was trained on is not known."""
+    odd.over.clear()
+    resolved = standins.config(4, **LAYOUT)
+    log: list[tuple[Any, ...]] = []
+    workers = {rank: (odd if rank in (1, 2) else StandIn)(resolved, rank, log) for rank in range(4)}
+    recorder = Recorder()
+    with ThreadPoolExecutor(32) as executor:
+        controller = SFTController(resolved, LocalGroup(workers, executor=executor), reporter=recorder)
+        since = time.monotonic()
+        try:
+            with pytest.raises(
+                RunError, match=r"^ranks 1, 2 did not come back from load_batch within 1.5 s$"
+            ):
+                controller.run()
+            assert time.monotonic() - since < 15
+        finally:
+            odd.over.set()
     assert len(recorder.rows) == num_steps
 
 

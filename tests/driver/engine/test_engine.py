@@ -137,6 +137,18 @@ def test_a_lane_that_cannot_be_read_ends_the_run(cluster: RayCluster, tmp_path: 
     assert ranks_running() == []
 
 
+@pytest.mark.long
+def test_a_lane_that_is_never_read_ends_the_run(cluster: RayCluster, tmp_path: Path) -> None:
+    """Nobody else waits in a collective before the first step."""
+    given = config(tmp_path, world=2, steps=6)
+    given["comm"] = {"timeout_s": 8}
+    with pytest.raises(
+        RunError, match=r"^rank 1 \(tp 0, .*\) failed in load_batch, step 1: loading the rows of"
+    ):
+        run_ray(resolve(given), reporter=Recorder(), factory=broken.never_reads)
+    assert ranks_running() == []
+
+
 def test_too_many_ranks_are_refused_within_seconds(cluster: RayCluster, tmp_path: Path) -> None:
     wide = config(tmp_path, world=16, steps=6)
     wide["train"]["global_batch_size"] = 16

@@ -118,6 +118,21 @@ def test_a_killed_rank_is_a_loss_with_its_coordinates(start_gang: StartGang, tmp
     assert (tmp_path / "rank-1.log").read_text() == "rank 1 is there\n" * 2
 
 
+def test_ranks_that_do_not_come_back_are_named(start_gang: StartGang) -> None:
+    """No watchdog looks at a call that is no collective."""
+    gang = start_gang(workers.small)
+    pids = process_ids(gang)
+    handles = submit(gang, "nap", 60.0, ranks=[1, 3]) | submit(gang, "nap", 0.0, ranks=[0, 2])
+    with pytest.raises(RankLostError) as caught:
+        gang.gather(handles, [0], within_s=1.0)
+    first = str(caught.value).splitlines()[0]
+    assert first.startswith(
+        f"rank 1 ({LAYOUT.coords(1).describe()}) failed in nap, step 3: forward, on node "
+    )
+    assert first.endswith(": ranks 1, 3 did not come back from nap within 1 s")
+    assert not any(map(is_running, pids))
+
+
 @pytest.mark.parametrize(
     ("method", "kind", "words"),
     [
