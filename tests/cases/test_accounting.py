@@ -87,7 +87,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-IN_LONG = ("tokens_to_an_end", "two_epochs")
+IN_LONG = ("tokens_to_an_end", "two_epochs", "tokens", "wsd")
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def train_past_a_slow_writer(rank: int, world_size: int, r: Any, directory: Path
     return tensors, during, checkpointer.in_flight
 
 
-@pytest.mark.parametrize("slow", [0, 2])
+@pytest.mark.parametrize("slow", [pytest.param(0, marks=pytest.mark.long), 2])
 def test_a_background_save_holds_the_values_of_its_step(ranks: Any, tmp_path: Path, slow: int) -> None:
     results = ranks(4, train_past_a_slow_writer, recipe(num_steps=4), tmp_path, slow, timeout_s=120)
     tensors, during, after = results[0]

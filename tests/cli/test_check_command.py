@@ -205,16 +205,16 @@ def test_control_characters_are_shown_and_not_obeyed(capsys: Capture, tmp_path: 
 
 def test_many_keys_that_are_none_are_counted(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
-    many = {f"setting{i}": 1 for i in range(20_000)}
+    many = {f"setting{i}": 1 for i in range(3_000)}
     config = {"model_type": "llama", "vocab_size": 512, **many}
     path.write_text(yaml.safe_dump({"train": many, "logging": 7, "model": {"config": config}}))
     printed = report(capsys, str(path), "--world-size", "1")
     told = [found["message"] for found in printed["findings"]]
     assert sum(message.startswith("train.setting") for message in told) == 19  # and logging
-    assert "19981 more keys are no settings" in told
+    assert "2981 more keys are no settings" in told
     assert "logging is a section of settings, not a value: 7" in told
     assert sum(message.startswith("model.config.setting") for message in told) == 20
-    assert "19980 more keys of model.config are not keys of a llama config" in told
+    assert "2980 more keys of model.config are not keys of a llama config" in told
 
 
 @pytest.mark.parametrize(

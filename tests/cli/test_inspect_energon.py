@@ -125,7 +125,7 @@ def test_what_is_printed(options: list[str], capsys: Capture) -> None:
     assert f"left out so far: {sum(left_out.values())} samples (" in overview
 
 
-@pytest.mark.parametrize("packing", ["none", "greedy"])
+@pytest.mark.parametrize("packing", ["none", pytest.param("greedy", marks=pytest.mark.long)])
 def test_an_epoch_is_estimated(packing: str, options: list[str], capsys: Capture) -> None:
     options = [*options, "--data.packing", packing, "--train.max_steps", "16"]
     (told,) = [fact for fact in printed(capsys, *options)["facts"] if fact.startswith("an epoch: about ")]

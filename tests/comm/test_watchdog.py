@@ -128,7 +128,7 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-@pytest.mark.parametrize("tcp", [False, True])
+@pytest.mark.parametrize("tcp", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_hung_rank_is_named_with_its_place(report_of: Callable[..., str], tcp: bool) -> None:
     report = report_of(hang_rank_3, tcp=tcp)
     assert report.count("reported by") == 1

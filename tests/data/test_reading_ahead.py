@@ -179,7 +179,9 @@ os.kill(os.getpid(), signal.SIGKILL) if sys.argv[1] == "kill" else os._exit(1)
 """
 
 
-@pytest.mark.parametrize("ending", ["kill", "exit", "interrupt"])
+@pytest.mark.parametrize(
+    "ending", ["kill", *(pytest.param(ending, marks=pytest.mark.long) for ending in ("exit", "interrupt"))]
+)
 def test_no_process_outlives_its_starter(ending: str) -> None:
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(

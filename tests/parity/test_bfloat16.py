@@ -22,9 +22,9 @@ Trained = Callable[[Problem, Layout], Trajectory]
 
 HALF = {"model": {"dtype": "bfloat16"}}
 LAYOUTS = (
-    layout("1", rows=2),
+    pytest.param(layout("1", rows=2), marks=pytest.mark.long),
     layout("4 W4 Q2"),
-    layout("4 TP2 W4 Q4", rows=4),
+    pytest.param(layout("4 TP2 W4 Q4", rows=4), marks=pytest.mark.long),
     layout("8 W4 Q2 CP2", rows=2),
 )
 

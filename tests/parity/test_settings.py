@@ -51,25 +51,25 @@ CONSTANT = seeded("constant", schedule={"decay": "constant", "warmup_samples": 0
 @pytest.mark.parametrize(
     ("problem", "where"),
     [
-        (CHECKPOINTING, layout("1", rows=2)),
+        pytest.param(CHECKPOINTING, layout("1", rows=2), marks=pytest.mark.long),
         (CHECKPOINTING, layout("4 TP2 W4 Q4", rows=4)),
         pytest.param(CHECKPOINTING, layout("8 W4 Q2 CP2", rows=2), marks=pytest.mark.long),
         (CHECKPOINTING_TIED, layout("4 W2 CP2")),
         (NO_PACKING, layout("4 W4 Q2", rows=2)),
-        (NO_CLIPPING, layout("4 TP2 W4", rows=2)),
+        pytest.param(NO_CLIPPING, layout("4 TP2 W4", rows=2), marks=pytest.mark.long),
         pytest.param(NO_CLIPPING, layout("4 W2 CP2", rows=2), marks=pytest.mark.long),
         pytest.param(FILLED, layout("8 W8"), marks=pytest.mark.long),
         (FILLED, layout("4 W4 Q2", rows=2)),
-        (DROPPED, layout("4 W2 CP2", rows=2)),
+        pytest.param(DROPPED, layout("4 W2 CP2", rows=2), marks=pytest.mark.long),
         (THREE_MICROBATCHES, layout("4 W4")),
         (CUT_RECORDS, layout("4 W2 Q2 CP2", rows=2)),
-        (LEFT_OUT_RECORDS, layout("4 W4 Q2", rows=2)),
+        pytest.param(LEFT_OUT_RECORDS, layout("4 W4 Q2", rows=2), marks=pytest.mark.long),
         (SCHEDULED, layout("4 W2 CP2", rows=2)),
         pytest.param(SCHEDULED, layout("4 TP2 W4", rows=4), marks=pytest.mark.long),
-        (CONSTANT, layout("2 W2", rows=2)),
+        pytest.param(CONSTANT, layout("2 W2", rows=2), marks=pytest.mark.long),
         (BALANCED, layout("4 W4")),
         pytest.param(BALANCED, layout("8 W4 Q2 CP2", rows=2), marks=pytest.mark.long),
-        (PACKED_TIGHTLY, layout("4 W4 Q2", rows=2)),
+        pytest.param(PACKED_TIGHTLY, layout("4 W4 Q2", rows=2), marks=pytest.mark.long),
         (RAMPED, layout("4 W4")),
         pytest.param(RAMPED, layout("4 TP2 W4 Q4", rows=4), marks=pytest.mark.long),
         (OVER_TOKENS, layout("4 W2 Q2 CP2", rows=2)),
@@ -91,7 +91,7 @@ HALF = from_folder("saved_in_bfloat16", "mistral", saved_dtype=torch.bfloat16)
     [
         (SEVERAL_FILES, layout("4 TP2 W4 Q4", rows=4)),
         pytest.param(SEVERAL_FILES_TIED, layout("8 W4 Q2 CP2", rows=2), marks=pytest.mark.long),
-        (HALF, layout("4 TP2 W4", rows=4)),
+        pytest.param(HALF, layout("4 TP2 W4", rows=4), marks=pytest.mark.long),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -125,7 +125,15 @@ ODD = from_folder("odd_sizes", "llama_biases_tied", model=ODD_SIZES)
 ODD_UNTIED = from_seed("odd_sizes_untied", "qwen3", model={**ODD_SIZES, "tie_word_embeddings": False})
 
 
-@pytest.mark.parametrize("where", [layout("8 W8"), layout("8 TP2 W8", rows=2)], ids=str)
-@pytest.mark.parametrize("problem", [ODD, ODD_UNTIED], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    ("problem", "where"),
+    [
+        (ODD, layout("8 TP2 W8", rows=2)),
+        (ODD_UNTIED, layout("8 W8")),
+        pytest.param(ODD, layout("8 W8"), marks=pytest.mark.long),
+        pytest.param(ODD_UNTIED, layout("8 TP2 W8", rows=2), marks=pytest.mark.long),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
 def test_sizes_that_do_not_divide(compared: Compared, problem: Problem, where: Layout) -> None:
     compared(problem, where).refuse()

@@ -64,6 +64,7 @@ def test_no_sources(tmp_path: Path) -> None:
         python_docs(tmp_path)
 
 
+@pytest.mark.long
 def test_the_installed_library() -> None:
     records = load_records(PYTHON_DOCS).records
     assert len(records) > 3000

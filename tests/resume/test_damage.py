@@ -147,6 +147,7 @@ def test_where_none_is_whole_the_run_is_refused(ranks: Any, folder: Path, run: P
     assert said.count(f"{LAST} is damaged") == said.count(f"{BEFORE} is damaged") == 1
 
 
+@pytest.mark.long
 def test_behind_a_damaged_one_is_an_imported_one(ranks: Any, folder: Path, whole: Outcome, run: Path) -> None:
     """Of step 0, without moments: nothing that was read of the damaged one stays."""
     import_folder(folder / "whole/model", run.parent / "plain")

@@ -43,7 +43,7 @@ def timed(rank: int, world_size: int, made: dict[str, Any]) -> dict[str, Any]:
     return dict(summary)
 
 
-@pytest.mark.parametrize(("save_every", "last"), [(0, 10), (4, 10)])
+@pytest.mark.parametrize(("save_every", "last"), [pytest.param(0, 10, marks=pytest.mark.long), (4, 10)])
 def test_a_run_is_over_before_its_time_is_up(ranks: Any, tmp_path: Path, save_every: int, last: int) -> None:
     """Steps are taken as long as another one and a save fit; then the run is saved."""
     made = config(chats(tmp_path), "2 TP2", tmp_path / "run", train={"max_steps": 1_000})

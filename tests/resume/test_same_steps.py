@@ -104,8 +104,8 @@ def long(*values: str) -> Any:
 
 
 SAME = [
-    ("everything", "4 TP2 W4"),
-    long("everything", "4 W2 CP2"),
+    long("everything", "4 TP2 W4"),
+    ("everything", "4 W2 CP2"),
     *(long(problem, where) for problem in ("tied", "untied") for where in LAYOUTS),
     long("everything", "8 W4"),
     long("processes", "4 W2 CP2"),

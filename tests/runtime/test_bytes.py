@@ -28,15 +28,31 @@ LAYOUTS: list[tuple[int, dict[str, Any]]] = [
     (8, {W: 4, Q: 2, CP: 2}),
     (8, {TP: 2, W: 4, CP: 2, "rank_order": "tp-cp-gtp-dp-pp"}),
 ]
-VARIANTS: list[dict[str, Any]] = [
-    {},
-    {"train": {"gradient_checkpointing": True}},
-    {"model": {"dtype": "bfloat16", "config": {**TINY, "tie_word_embeddings": True, "attention_bias": True}}},
+VARIANTS: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "checkpointing": {"train": {"gradient_checkpointing": True}},
+    "bfloat16_tied_biases": {
+        "model": {
+            "dtype": "bfloat16",
+            "config": {**TINY, "tie_word_embeddings": True, "attention_bias": True},
+        }
+    },
+}
+
+
+CASES = [
+    pytest.param(
+        *where,
+        variant,
+        marks=pytest.mark.long if variant and where not in LAYOUTS[-2:] else (),
+        id=f"{name}-{where}",
+    )
+    for where in LAYOUTS
+    for name, variant in VARIANTS.items()
 ]
 
 
-@pytest.mark.parametrize(("world", "parallel"), LAYOUTS, ids=str)
-@pytest.mark.parametrize("variant", VARIANTS, ids=["float32", "checkpointing", "bfloat16_tied_biases"])
+@pytest.mark.parametrize(("world", "parallel", "variant"), CASES)
 def test_sent_bytes_equal_the_plan(
     ranks: Any, tmp_path: Path, world: int, parallel: dict[str, Any], variant: dict[str, Any]
 ) -> None:

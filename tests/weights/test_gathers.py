@@ -215,7 +215,9 @@ def peaks(rank: int, world_size: int, settings: dict[str, Any], r: Recipe) -> li
     return found[1:]
 
 
-@pytest.mark.parametrize("settings", [{W: 4}, {TP: 2, W: 4}, {}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [pytest.param({W: 4}, marks=pytest.mark.long), {TP: 2, W: 4}, {}], ids=str
+)
 def test_memory_does_not_grow_with_the_number_of_microbatches(ranks: Any, settings: dict[str, Any]) -> None:
     for few, more, most in ranks(4, peaks, settings, recipe(num_steps=1)):
         assert few == more == most > 0

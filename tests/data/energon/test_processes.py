@@ -72,7 +72,7 @@ def state_of(data: EnergonRunData, source: EnergonLoader, step: int) -> EnergonS
     )
 
 
-@pytest.mark.parametrize("num_workers", [3, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_workers", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_rows_and_states_are_the_same(jsonl: EnergonData, tmp_path: Path, num_workers: int) -> None:
     """8 virtual lanes over 3 processes; read ahead, saved, and gone on with in a thread and the other way."""
     threads, processes = (prepared(tmp_path, jsonl, number) for number in (0, num_workers))

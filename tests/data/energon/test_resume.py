@@ -37,6 +37,7 @@ def metrics(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_four_lanes_then_two_then_eight(ranks: Any, folder: Path, tmp_path: Path) -> None:
     """The samples of every step are those of a run on 4 lanes that nobody stopped; 9 steps of 8 rows."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"

@@ -78,7 +78,7 @@ def test_any_saves_and_lanes(
     assert found == whole
 
 
-@pytest.mark.parametrize("shuffled", [1, 4])
+@pytest.mark.parametrize("shuffled", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_energon_state_is_used_inside_an_epoch_and_not_behind_its_last_sample(
     data: EnergonData, encoder: ChatEncoder, shuffled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

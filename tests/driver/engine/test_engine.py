@@ -39,6 +39,7 @@ def losses(config: Mapping[str, Any]) -> dict[int, float]:
     return {row["step"]: row["loss"] for row in rows_of(config)}
 
 
+@pytest.mark.long
 def test_each_engine_goes_on_from_a_checkpoint_of_the_other(
     cluster: RayCluster, ranks: Any, tmp_path: Path
 ) -> None:

@@ -64,7 +64,13 @@ def test_a_controlled_run_is_the_run_of_the_loop(
     assert written == rows
 
 
-@pytest.mark.parametrize(("world", "parallel"), LAYOUTS, ids=str)
+@pytest.mark.parametrize(
+    ("world", "parallel"),
+    [
+        pytest.param(*case, marks=pytest.mark.long if case in LAYOUTS[1:3] else (), id=str(case))
+        for case in LAYOUTS
+    ],
+)
 def test_all_calls_reach_all_ranks(ranks: Any, tmp_path: Path, world: int, parallel: dict[str, Any]) -> None:
     given = config(tmp_path, world=world, parallel=parallel)
     found = ranks(world, all_calls, given, SEQUENCES, str(tmp_path / "exported"))
