@@ -292,6 +292,29 @@ def test_a_folder_that_cannot_be_written_is_told_by_all(ranks: Any, tmp_path: Pa
     assert ranks(2, save_into, recipe(num_steps=1), tmp_path / "file") == [error, error]
 
 
+def save_again_elsewhere(rank: int, world_size: int, r: Any, directory: Path) -> list[str]:
+    model, optimizer = started(rank, world_size, {W: 2}, r)
+    checkpointer = Checkpointer(model, optimizer, directory)
+    checkpointer.save(1, state={})
+    checkpointer.wait()
+    if rank == 0:
+        directory.rename(directory.with_name("moved"))
+    try:
+        checkpointer.save(2, state={})
+    except RunError as error:
+        return [str(error)]
+    return []
+
+
+def test_a_folder_that_is_gone_is_not_made_again(ranks: Any, tmp_path: Path) -> None:
+    """It may be the place where a disk was mounted."""
+    [one], [other] = ranks(2, save_again_elsewhere, recipe(num_steps=1), tmp_path / "run")
+    assert one == other
+    assert one.startswith(f"rank 0: checkpoint.dir: {tmp_path / 'run'} is gone since the run began; ")
+    assert [found.name for found in tmp_path.iterdir()] == ["moved"]
+    assert find_latest(tmp_path / "moved") == tmp_path / "moved" / "step-00000001"
+
+
 def many_saves(rank: int, world_size: int, r: Any, directory: Path) -> list[str]:
     model, optimizer = started(rank, world_size, {W: 2}, r)
     checkpointer = Checkpointer(model, optimizer, directory, keep=2, keep_every=4)

@@ -244,4 +244,9 @@ def test_a_folder_that_goes_away_is_told_with_rank_and_file(tmp_path: Path) -> N
     (file.parent / "run").rename(tmp_path / "elsewhere")
     code, _, err = launch.end()
     assert code == 1
-    assert "cannot be written" in err or "was not saved" in err
+    said = err[err.index("rankloom train: ") :]
+    assert (
+        f"checkpoint.dir: {file.parent / 'run'} is gone since the run began" in said
+        or "was not saved" in said
+    )
+    assert not (file.parent / "run").exists()

@@ -123,7 +123,7 @@ def test_three_and_three_steps_are_six_everywhere(
     sections = {
         "model": {"dtype": dtype},
         "data": {"num_workers": 2, "validation_split": 0.2},
-        "train": {"eval_every": 2, "rampup_batch_size": None, "gradient_checkpointing": True},
+        "train": {"eval_every": 3, "rampup_batch_size": None, "gradient_checkpointing": True},
     }
     check_three_and_three(ranks, tmp_path, world, parallel, **sections)
 

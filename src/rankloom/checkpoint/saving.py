@@ -106,6 +106,7 @@ class Checkpointer:
         self._model, self._optimizer = model, optimizer
         self._comm = model.comm
         self._directory = Path(directory)
+        self._directory_is_there = self._directory.is_dir()
         self._keep, self._keep_every = keep, keep_every
         self._background = background
         self._config = _plain(config)
@@ -217,10 +218,21 @@ class Checkpointer:
         content: Mapping[str, Any] = {}
         if self._is_first:
             content = {"state": _plain(state), "saved_at": time.time()}
+            self._refuse_to_make_another()
             _writable(prepare_partial, folder)
+            self._directory_is_there = True
             self._side_files = self._side_files or _side_files(self._model, self._tokenizer)
         snapshot = take_snapshot(self._model, self._optimizer, copy=self._background)
         return _Flight(step, folder, snapshot, content, _plain(rank_state), self._optimizer.num_updates)
+
+    def _refuse_to_make_another(self) -> None:
+        """A folder of its name would be on the disk below the one that was mounted there, or apart from the
+        checkpoints before."""
+        if self._directory_is_there and not self._directory.is_dir():
+            raise RunError(
+                f"checkpoint.dir: {self._directory} is gone since the run began; it was moved or removed, or "
+                "its disk is no longer mounted"
+            )
 
     # -- beside training --
 
