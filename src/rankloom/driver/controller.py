@@ -76,9 +76,7 @@ class SFTController:
         return self._ended(self._calls.start(self._group, method, *args, **kwargs))
 
     def _ended(self, call: PendingCall[Any]) -> list[Any]:
-        """Its results. Ranks watch each other in a collective; for any other call they have as long."""
-        alone = not call.plan.spec.collective
-        return call.result(within_s=self._timeout_s if alone else None)
+        return call.result(timeout_s=self._timeout_s)
 
     def _begin(self, started: Started) -> None:
         self._deliver(started.events)
@@ -109,7 +107,7 @@ class SFTController:
         return training
 
     def _receive(self, step: int, training: PendingCall[Any]) -> Stepped:
-        lanes: list[Stepped] = training.result()
+        lanes: list[Stepped] = self._ended(training)
         self._ended_at = time.perf_counter()
         if unlike := [
             told for told in lanes if (told.step, bool(told.stopped)) != (step, bool(lanes[0].stopped))

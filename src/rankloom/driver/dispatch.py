@@ -15,7 +15,7 @@ import numpy as np
 
 from rankloom.driver.axes import NamedAxes
 from rankloom.driver.calls import CallSpec, spec_of
-from rankloom.driver.group import Group
+from rankloom.driver.group import Group, Patience
 from rankloom.errors import RunError, UserError
 from rankloom.layout import reach
 from rankloom.layout.words import stretches_text
@@ -114,10 +114,15 @@ class PendingCall(Generic[Handle]):
     group: Group[Handle]
     handles: Mapping[int, Handle]
 
-    def result(self, *, within_s: float | None = None) -> list[Any]:
+    def result(self, *, timeout_s: float | None = None) -> list[Any]:
         """Waits for all ranks that were called; the results that the call collects, in its order. Raises
-        what ``Group.gather`` raises for a failed rank, and for one that takes longer than ``within_s``."""
-        return self.group.gather(self.handles, self.plan.wanted, within_s=within_s)
+        what ``Group.gather`` raises for a failed rank.
+
+        ``timeout_s``: also for ranks that take longer than this: from now, or in a collective, in which ranks
+        see to each other, from when the first of them came back.
+        """
+        patience = None if timeout_s is None else Patience(timeout_s, behind_first=self.plan.spec.collective)
+        return self.group.gather(self.handles, self.plan.wanted, patience=patience)
 
 
 class BoundCalls:

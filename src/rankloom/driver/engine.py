@@ -116,7 +116,7 @@ class _Run:
                 self._lost_nodes |= set(error.lost_nodes)
                 resolved, reason = self._after(error)
                 how = f"restart {restart + 1} of {self._resolved.cluster.restarts}"
-                self._reporter.note(f"{str(error).splitlines()[0]}\n{how}, on {reason}")
+                self._reporter.note(f"{error}\n{how}, on {reason}")
         raise AssertionError("unreachable")
 
     def _start(self, resolved: ResolvedConfig, *, appends: bool) -> Mapping[str, object]:

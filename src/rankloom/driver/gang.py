@@ -10,11 +10,11 @@ from typing import Any, Self
 
 import ray
 from ray import ObjectRef, cloudpickle
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from rankloom.driver.actor import RankStart, WorkerFactory, rank_class
 from rankloom.driver.faults import FailedCall, describe_failure
-from rankloom.driver.group import late_text
+from rankloom.driver.group import Patience
 from rankloom.driver.keeper import RankEnd
 from rankloom.driver.placement import Placement, on_this_node
 from rankloom.driver.ports import Rendezvous, StoreHost
@@ -103,20 +103,20 @@ class Gang:
         return self._under_way.add(RemoteTask(rank, method, seconds, value))
 
     def gather(
-        self, handles: Mapping[int, RemoteTask], wanted: Sequence[int], *, within_s: float | None = None
+        self, handles: Mapping[int, RemoteTask], wanted: Sequence[int], *, patience: Patience | None = None
     ) -> list[Any]:
         """Waits for ``handles``; the results of ``wanted``. What the others gave is not fetched.
 
-        Every call under way is watched, also those not waited for. As soon as one fails, or ``handles`` take
-        longer than ``within_s``, all processes end, and the likely cause is raised: UserError, RunError, or
-        RankLostError (:func:`describe_failure`).
+        Every call under way is watched, also those not waited for. As soon as one fails, or ``patience`` is
+        over, all processes end, and the likely cause is raised: UserError, RunError, or RankLostError
+        (:func:`describe_failure`).
         """
         tasks = list(handles.values())
-        self._await(tasks, timeout_s=within_s)
+        self._await(tasks, patience)
         late = self._under_way.ranks(tasks)
-        if late and within_s is not None:
+        if late and patience is not None:
             method = handles[late[0]].method
-            hung = GetTimeoutError(late_text(late, method, within_s))
+            hung = GetTimeoutError(patience.told(late, method))
             raise self._fail([FailedCall(rank, method, hung) for rank in late])
         try:
             return ray.get([handles[rank].value for rank in wanted])
@@ -181,17 +181,17 @@ class Gang:
                 call = getattr(actor, method).options(name=f"Rank{rank}.{method}", num_returns=2)
                 seconds, value = call.remote(argument)
                 tasks.append(self._under_way.add(RemoteTask(rank, method, seconds, value)))
-        self._await(tasks, timeout_s=patience_s)
+        self._await(tasks, Patience(patience_s))
         if late := sorted(set(self._under_way.ranks(tasks))):
             raise RunError(
                 f"{len(late)} of {len(self._actors)} ranks are not up after {patience_s:g} s: "
                 f"{stretches_text(late)}; their logs: {self._log_folder}"
             )
 
-    def _await(self, tasks: Sequence[RemoteTask], *, timeout_s: float | None = None) -> None:
+    def _await(self, tasks: Sequence[RemoteTask], patience: Patience | None) -> None:
         if self._over:
             raise RunError(self._over)
-        if failed := self._under_way.wait(tasks, timeout_s=timeout_s):
+        if failed := self._under_way.wait(tasks, patience):
             raise self._fail(failed)
 
     def _fail(self, failed: Sequence[FailedCall]) -> RankloomError:
@@ -219,6 +219,8 @@ class Gang:
         for reference in answered:
             try:
                 ends.update({end.rank: end for end in ray.get(reference)})
+            except RayTaskError:
+                raise
             except RayError:  # the keeper went with its node
                 silent.add(asked[reference])
         return ends, silent
@@ -233,6 +235,8 @@ class Gang:
         for reference in answered:
             try:
                 left = ray.get(reference)
+            except RayTaskError:
+                raise
             except RayError:  # the keeper went with its node, and so did the ranks there
                 continue
             if left:

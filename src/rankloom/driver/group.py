@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Executor, Future, wait
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from rankloom.errors import RankloomError, RunError
 from rankloom.layout.words import stretches_text
 
-__all__ = ["Group", "LocalGroup", "late_text"]
+__all__ = ["Group", "LocalGroup", "Patience"]
 
 Handle = TypeVar("Handle")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long ranks are waited for: ``seconds`` from now, or ``behind_first``, from when the first of them
+    came back: all ranks of a collective end it at nearly the same time."""
+
+    seconds: float
+    behind_first: bool = False
+
+    def told(self, late: Sequence[int], method: str) -> str:
+        """Of the ranks that are waited for no longer."""
+        who = f"rank{'s' * (len(late) > 1)} {stretches_text(late)}"
+        since = " after the first that did" if self.behind_first else ""
+        return f"{who} did not come back from {method} within {self.seconds:g} s{since}"
 
 
 class Group(Protocol[Handle]):
@@ -30,11 +46,11 @@ class Group(Protocol[Handle]):
         changed: other ranks get the same objects."""
 
     def gather(
-        self, handles: Mapping[int, Handle], wanted: Sequence[int], *, within_s: float | None = None
+        self, handles: Mapping[int, Handle], wanted: Sequence[int], *, patience: Patience | None = None
     ) -> list[Any]:
         """Waits for all ``handles`` (of the ranks they are under) and returns the results of the ``wanted``
         ranks, in that order; other results need not be fetched. Raises as soon as one has failed, and
-        RunError naming the ranks that have not ended within ``within_s`` seconds."""
+        RunError naming the ranks that are late when ``patience`` is over."""
 
 
 class _Done(NamedTuple):
@@ -87,12 +103,14 @@ class LocalGroup:
             return _Task(method, _Done(None, error))
 
     def gather(
-        self, handles: Mapping[int, _Task], wanted: Sequence[int], *, within_s: float | None = None
+        self, handles: Mapping[int, _Task], wanted: Sequence[int], *, patience: Patience | None = None
     ) -> list[Any]:
         """Raises for the lowest rank that has failed by then: its own UserError or RunError, else a RunError
         with rank and method."""
         futures = [task.outcome for task in handles.values() if isinstance(task.outcome, Future)]
-        wait(futures, timeout=within_s, return_when=FIRST_EXCEPTION)
+        if patience is not None and patience.behind_first:
+            wait(futures, return_when=FIRST_COMPLETED)
+        wait(futures, timeout=patience.seconds if patience else None, return_when=FIRST_EXCEPTION)
         for rank, task in handles.items():
             error = task.outcome.exception() if task.outcome.done() else None
             if isinstance(error, RankloomError):
@@ -101,12 +119,6 @@ class LocalGroup:
                 reason = f"{type(error).__name__}: {error}"
                 raise RunError(f"rank {rank} failed in {task.method}: {reason}") from error
         late = [rank for rank, task in handles.items() if not task.outcome.done()]
-        if late and within_s is not None:
-            raise RunError(late_text(late, handles[late[0]].method, within_s))
+        if late and patience is not None:
+            raise RunError(patience.told(late, handles[late[0]].method))
         return [handles[rank].outcome.result() for rank in wanted]
-
-
-def late_text(ranks: Sequence[int], method: str, within_s: float) -> str:
-    """Of ranks that are waited for no longer."""
-    who = f"rank{'s' * (len(ranks) > 1)} {stretches_text(ranks)}"
-    return f"{who} did not come back from {method} within {within_s:g} s"

@@ -12,6 +12,7 @@ from ray import ObjectRef
 from ray.exceptions import RayError
 
 from rankloom.driver.faults import FailedCall, own_record
+from rankloom.driver.group import Patience
 from rankloom.train.failures import FailureKind
 
 __all__ = ["CallsUnderWay", "RemoteTask"]
@@ -48,15 +49,18 @@ class CallsUnderWay:
         """The ranks of those that are still under way."""
         return [task.rank for task in among if task.seconds in self._tasks]
 
-    def wait(self, tasks: Sequence[RemoteTask], *, timeout_s: float | None = None) -> list[FailedCall]:
-        """Waits until ``tasks`` have ended well, any call has failed, or the time is over. Gives the failed
-        calls: all that were seen within a short while, in that order; none where none failed."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while self.ranks(tasks):
-            patience = None if deadline is None else deadline - time.monotonic()
-            if patience is not None and patience <= 0:
+    def wait(self, tasks: Sequence[RemoteTask], patience: Patience | None = None) -> list[FailedCall]:
+        """Waits until ``tasks`` have ended well, any call has failed, or ``patience`` is over. Gives the
+        failed calls: all that were seen within a short while, in that order; none where none failed."""
+        deadline = None
+        while left := self.ranks(tasks):
+            begun = patience is not None and (not patience.behind_first or len(left) < len(tasks))
+            if patience is not None and begun and deadline is None:
+                deadline = time.monotonic() + patience.seconds
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if left_s is not None and left_s <= 0:
                 return []
-            if failed := self._settle(patience):
+            if failed := self._settle(left_s):
                 return self._with_what_follows(failed)
         return []
 

@@ -12,6 +12,7 @@ from rankloom.driver.rank import train_worker
 from rankloom.driver.worker import TrainWorker
 
 BROKEN_LANE, LAST_ROW = 1, 30
+LAST_STEP = 3
 LONG_S = 600.0
 
 
@@ -20,6 +21,22 @@ def never_reads(context: Any, resolved: Any, deadline: Any) -> TrainWorker:
     if resolved.layout.lane(context.rank) == BROKEN_LANE:
         lanes.build_microbatch = lambda *args, **kwargs: time.sleep(LONG_S)
     return train_worker(context, resolved, deadline)
+
+
+class NeverReturns(TrainWorker):
+    """Rank 1 takes a step as all do, and then does not come back from it."""
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        told = super().train(*args, **kwargs)
+        if self._rank == 1 and told.step == LAST_STEP:
+            time.sleep(LONG_S)
+        return told
+
+
+def never_returns(context: Any, resolved: Any, deadline: Any) -> TrainWorker:
+    worker = train_worker(context, resolved, deadline)
+    worker.__class__ = NeverReturns
+    return worker
 
 
 def cannot_read(context: Any, resolved: Any, deadline: Any) -> TrainWorker:

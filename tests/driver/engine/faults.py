@@ -7,7 +7,7 @@ import random
 import re
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.runtime.runs import Recorder
@@ -28,11 +28,21 @@ class Striking(Recorder):
 
 
 class Strikes:
-    """Kills ranks of this process's cluster at random moments, from a thread; ``done``: how many."""
+    """Sends ``signal_number`` to ranks of this process's cluster at random moments, from a thread, while
+    ``due`` gives True; ``done``: how many."""
 
-    def __init__(self, *, seed: int, number: int, within_s: float = 20.0) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int,
+        number: int,
+        within_s: float = 20.0,
+        signal_number: signal.Signals = signal.SIGKILL,
+        due: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.done = 0
         self._random, self._number, self._within_s = random.Random(seed), number, within_s
+        self._signal_number, self._due = signal_number, due
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._strike, daemon=True)
 
@@ -46,8 +56,8 @@ class Strikes:
 
     def _strike(self) -> None:
         while self.done < self._number and not self._over.wait(self._random.uniform(0.0, self._within_s)):
-            if there := ranks_running():
-                os.kill(self._random.choice(there), signal.SIGKILL)
+            if self._due() and (there := ranks_running()):
+                os.kill(self._random.choice(there), self._signal_number)
                 self.done += 1
 
 

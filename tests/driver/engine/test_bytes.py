@@ -13,6 +13,7 @@ from rankloom.driver.connection import RayCluster
 from rankloom.driver.controller import SFTController
 from rankloom.driver.envelopes import Envelope
 from rankloom.driver.gang import Gang
+from rankloom.driver.group import Patience
 from rankloom.driver.placement import Placement
 from tests.driver.engine import standins
 from tests.driver.engine.loads import MIB, NUM_LANES, loads
@@ -31,9 +32,9 @@ class Measured:
         self.received: list[tuple[str, int]] = []
 
     def gather(
-        self, handles: Mapping[int, Any], wanted: Sequence[int], *, within_s: float | None = None
+        self, handles: Mapping[int, Any], wanted: Sequence[int], *, patience: Patience | None = None
     ) -> list[Any]:
-        found = self._gang.gather(handles, wanted, within_s=within_s)
+        found = self._gang.gather(handles, wanted, patience=patience)
         method = next(iter(handles.values())).method
         self.received.append((method, len(pickle.dumps([_plain(result) for result in found]))))
         return found

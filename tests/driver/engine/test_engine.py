@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,34 @@ def test_ranks_are_killed_at_any_moment(cluster: RayCluster, ranks: Any, tmp_pat
 
 
 @pytest.mark.long
+def test_ranks_are_stopped_at_any_moment_of_a_step(cluster: RayCluster, ranks: Any, tmp_path: Path) -> None:
+    """In a collective the others name it, behind its last one the controller does."""
+    whole = config(tmp_path, world=2, steps=200, name="whole")
+    ranks(2, run, whole, timeout_s=240)
+    struck = config(tmp_path, world=2, steps=200, checkpoint={"save_every": 5})
+    struck["cluster"]["restarts"] = 6
+    struck["comm"] = {"timeout_s": 8}
+    recorder = Recorder()
+    seen: list[int] = []
+
+    def in_steps() -> bool:
+        """Some steps after the last strike, so that ranks are no longer starting."""
+        due = len(recorder.rows) > (seen[-1] + 3 if seen else 0)
+        seen.extend([len(recorder.rows)] * due)
+        return due
+
+    strikes = Strikes(seed=11, number=6, within_s=1.5, signal_number=signal.SIGSTOP, due=in_steps)
+    with strikes:
+        run_ray(resolve(struck), reporter=recorder)
+    assert strikes.done == 6
+    notes = [note for note in recorder.notes if " of 6, on " in note]
+    assert len(notes) == 6
+    assert all("shows no sign of life" in note or "did not come back" in note for note in notes), notes
+    assert losses(struck) == pytest.approx(losses(whole), rel=1e-6)
+    assert ranks_running() == []
+
+
+@pytest.mark.long
 def test_a_lane_that_cannot_be_read_ends_the_run(cluster: RayCluster, tmp_path: Path) -> None:
     """Rows 24 to 31 are of step 4, which is loaded while step 3 is trained on. It is not tried again."""
     given = config(tmp_path, world=2, steps=6)
@@ -147,6 +176,21 @@ def test_a_lane_that_is_never_read_ends_the_run(cluster: RayCluster, tmp_path: P
         RunError, match=r"^rank 1 \(tp 0, .*\) failed in load_batch, step 1: loading the rows of"
     ):
         run_ray(resolve(given), reporter=Recorder(), factory=broken.never_reads)
+    assert ranks_running() == []
+
+
+@pytest.mark.long
+def test_a_rank_that_does_not_come_back_from_a_step_ends_the_run(cluster: RayCluster, tmp_path: Path) -> None:
+    """Its part of the step is done, so that no other rank waits for it."""
+    given = config(tmp_path, world=2, steps=6)
+    given["comm"] = {"timeout_s": 8}
+    recorder = Recorder()
+    wanted = (
+        r"^rank 1 \(tp 0, .*\) failed in train, .* did not come back from train within 8 s after the first"
+    )
+    with pytest.raises(RunError, match=wanted):
+        run_ray(resolve(given), reporter=recorder, factory=broken.never_returns)
+    assert [row["step"] for row in recorder.rows] == [1, 2]
     assert ranks_running() == []
 
 

@@ -13,6 +13,7 @@ import ray
 from rankloom.driver.connection import RayCluster
 from rankloom.driver.faults import RankLostError
 from rankloom.driver.gang import Gang
+from rankloom.driver.group import Patience
 from rankloom.driver.placement import Placement
 from rankloom.driver.ports import listening_socket
 from rankloom.errors import RunError, UserError
@@ -118,18 +119,22 @@ def test_a_killed_rank_is_a_loss_with_its_coordinates(start_gang: StartGang, tmp
     assert (tmp_path / "rank-1.log").read_text() == "rank 1 is there\n" * 2
 
 
-def test_ranks_that_do_not_come_back_are_named(start_gang: StartGang) -> None:
+@pytest.mark.parametrize("behind_first", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_ranks_that_do_not_come_back_are_named(start_gang: StartGang, behind_first: bool) -> None:
     """No watchdog looks at a call that is no collective."""
     gang = start_gang(workers.small)
     pids = process_ids(gang)
+    if behind_first:
+        assert gang.gather(submit(gang, "nap", 1.5), [0], patience=Patience(1.0, behind_first=True)) == [0]
     handles = submit(gang, "nap", 60.0, ranks=[1, 3]) | submit(gang, "nap", 0.0, ranks=[0, 2])
     with pytest.raises(RankLostError) as caught:
-        gang.gather(handles, [0], within_s=1.0)
+        gang.gather(handles, [0], patience=Patience(1.0, behind_first=behind_first))
     first = str(caught.value).splitlines()[0]
     assert first.startswith(
         f"rank 1 ({LAYOUT.coords(1).describe()}) failed in nap, step 3: forward, on node "
     )
-    assert first.endswith(": ranks 1, 3 did not come back from nap within 1 s")
+    since = " after the first that did" if behind_first else ""
+    assert first.endswith(f": ranks 1, 3 did not come back from nap within 1 s{since}")
     assert not any(map(is_running, pids))
 
 
