@@ -6,8 +6,8 @@ transformers.
 One process a GPU, NCCL. Every layout that fits the number of GPUs is run: ten steps in fp32, loss within 1e-4
 of one process running plain transformers and torch AdamW on the same rows and the same kind of device (TF32
 off). A checkpoint is saved in the background after five steps, and the other five are taken again from it:
-within 1e-6. Prints a table with times, peak memory and bytes; exits 1 when a loss is off. ``--device cpu`` runs
-the same on gloo with four processes."""
+within 1e-6. Prints a table with times, peak memory and bytes; exits 1 when a loss is off. ``--device cpu``
+runs the same on gloo with four processes."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -202,6 +203,68 @@ def test_killed_while_replacing_the_same_step(
         "latest.tmp",
         "step-00000001",
     ]
+
+
+def test_the_only_copy_of_a_step_is_kept_like_any_other(tmp_path: Path) -> None:
+    """Killed between the two names that a step gets which is saved again."""
+    for step in (5, 10, 15, 20):
+        write_checkpoint(tmp_path, step, saved_at=float(step))
+    (tmp_path / "step-00000010").rename(tmp_path / "step-00000010.old")
+    prepare_partial(tmp_path / "step-00000010")
+    assert [(f.path.name, f.complete, f.leftover) for f in list_checkpoints(tmp_path)][1:3] == [
+        ("step-00000010.old", True, False),
+        ("step-00000010.partial", False, True),
+    ]
+    gone = prune(tmp_path, keep=1, keep_every=10)
+    assert [path.name for path in gone] == ["step-00000010.partial", "step-00000005", "step-00000015"]
+    assert names(tmp_path) == ["latest", "step-00000010.old", "step-00000020"]
+
+
+def test_all_are_kept_but_what_killed_saves_left(tmp_path: Path) -> None:
+    for step in (10, 20):
+        write_checkpoint(tmp_path, step)
+    (tmp_path / "step-00000030.partial").mkdir()
+    (tmp_path / "step-00000005.removed").mkdir()
+    (tmp_path / "step-00000020.old").mkdir()
+    (tmp_path / "step-00000010" / "checkpoint.json").write_text("{")  # not looked at
+    prune(tmp_path, keep=None)
+    assert names(tmp_path) == ["latest", "step-00000010", "step-00000020"]
+
+
+def test_a_pointer_that_cannot_be_written_is_no_failed_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full in that moment: the pointer before would hide what was saved."""
+    write_checkpoint(tmp_path, 10, saved_at=1.0)
+
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folders_module, "replace_text", full)
+        write_checkpoint(tmp_path, 20, saved_at=2.0)
+    assert names(tmp_path) == ["step-00000010", "step-00000020"]
+    assert find_latest(tmp_path) == tmp_path / "step-00000020"
+
+
+@pytest.mark.parametrize("name", ["../../.ssh/authorized_keys", "/etc/passwd", "a/../../b", ""])
+@pytest.mark.parametrize("where", ["files", "tensors", "random"])
+def test_files_elsewhere_are_no_part_of_a_checkpoint(tmp_path: Path, name: str, where: str) -> None:
+    """A stranger's checkpoint could have them read, or written by an export."""
+    folder = write_checkpoint(tmp_path, 10)
+
+    def change(content: dict[str, Any]) -> None:
+        if where == "files":
+            content["files"][name] = {"bytes": 1, "sha256": "0" * 64}
+        elif where == "tensors":
+            box = {"starts": [0], "stops": [1], "file": name, "key": "x"}
+            content["tensors"]["weight/x"] = {"shape": [1], "dtype": "float32", "boxes": [box]}
+        else:
+            content["random"]["0"] = {"file": name, "keys": []}
+
+    rewrite_manifest(folder, change)
+    with pytest.raises(UserError, match=r"cannot be read: .* is no file in its folder"):
+        read_manifest(folder)
 
 
 def test_a_removal_that_is_cut_short_leaves_no_half_checkpoint(

@@ -315,6 +315,28 @@ def test_a_folder_that_is_gone_is_not_made_again(ranks: Any, tmp_path: Path) -> 
     assert find_latest(tmp_path / "moved") == tmp_path / "moved" / "step-00000001"
 
 
+def slow_save(rank: int, world_size: int, r: Any, directory: Path) -> list[str]:
+    model, optimizer = started(rank, world_size, {W: 4}, r)
+    told: list[str] = []
+    checkpointer = Checkpointer(model, optimizer, directory, tell=told.append, patience_s=0.5)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(f"{SAVING}.write_file", delayed(1.8, on=2, rank=rank))
+        checkpointer.save(1, state={})
+        checkpointer.wait()
+    return told
+
+
+def test_ranks_whose_files_take_long_are_named(ranks: Any, tmp_path: Path) -> None:
+    """A slow disk is no failure; for as long as it hangs, nothing else is said."""
+    for told in ranks(4, slow_save, recipe(num_steps=1), tmp_path):
+        assert told[:2] == [
+            f"waiting for {seconds} s for the checkpoint of step 1: rank 2 still writes to "
+            f"{tmp_path / 'step-00000001.partial'}"
+            for seconds in ("0.5", "1")
+        ]
+    assert find_latest(tmp_path) == tmp_path / "step-00000001"
+
+
 def many_saves(rank: int, world_size: int, r: Any, directory: Path) -> list[str]:
     model, optimizer = started(rank, world_size, {W: 2}, r)
     checkpointer = Checkpointer(model, optimizer, directory, keep=2, keep_every=4)

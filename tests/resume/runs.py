@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def train(rank: int, world_size: int, made: Mapping[str, Any], stop_after: int |
     comm = Communicator(resolved.layout, rank, device=torch.device("cpu"), timeout_s=60)
     recorder, samples, step = Recorder(), {}, Worker.step
 
-    def recorded(self: Worker, step0: int, *, lr: float, wish: bool = False) -> StepOutcome:
+    def recorded(self: Worker, step0: int, *, lr: float, wish: Callable[[], bool]) -> StepOutcome:
         outcome = step(self, step0, lr=lr, wish=wish)
         rows = [row for lane in self.batches.report(step0) for row in lane]
         samples[step0 + 1] = sorted(rows, key=lambda row: row["row"])

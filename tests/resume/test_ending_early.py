@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import sys
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +18,10 @@ from rankloom.checkpoint import list_checkpoints
 from rankloom.comm import Communicator
 from rankloom.config import resolve
 from rankloom.errors import UserError
-from rankloom.train import stopping
+from rankloom.train import saves, session, stopping
 from rankloom.train.loop import run_connected
 from rankloom.train.stopping import Deadline, Stopping, StopSignals
+from rankloom.train.worker import Worker
 from tests.resume.runs import TIMES, branch, chats, config, metrics, started, without
 from tests.runtime.runs import Recorder
 from tests.train.processes import Launch, until
@@ -30,31 +29,89 @@ from tests.train.processes import Launch, until
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
 
-def timed(rank: int, world_size: int, made: dict[str, Any]) -> dict[str, Any]:
-    """A run by whose clock each step takes 100 s, and that has 1,000; a first save is allowed a minute."""
+class Clock:
+    """In the place of the module ``time``: a step takes 100 s, a save 50 s."""
+
+    perf_counter = staticmethod(time.perf_counter)
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    monotonic = time
+
+    def taking(self, seconds: float, genuine: Any) -> Any:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            self.now += seconds
+            return genuine(*args, **kwargs)
+
+        return called
+
+
+def timed(rank: int, world_size: int, made: dict[str, Any]) -> tuple[dict[str, Any], float]:
+    """A run that has 1,000 s by that clock; and when it ended."""
     resolved = resolve(made)
     comm = Communicator(resolved.layout, rank, device=torch.device("cpu"), timeout_s=60)
-    clock = SimpleNamespace(time=itertools.count(100.0, 100.0).__next__)
+    clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stopping, "time", clock)
+        for module in (stopping, session, saves):
+            patch.setattr(module, "time", clock)
+        patch.setattr(Worker, "_accumulate", clock.taking(100.0, Worker._accumulate))
+        patch.setattr(Worker, "save", clock.taking(50.0, Worker.save))
         end = Stopping(deadline=Deadline(1_000.0, "checkpoint.time_limit 0:16:40"))
+        summary = run_connected(resolved, comm, reporter=Recorder(), stopping=end)
+    comm.close()
+    return dict(summary), clock.now
+
+
+@pytest.mark.parametrize(
+    ("save_every", "last", "ends_at"), [pytest.param(0, 9, 950.0, marks=pytest.mark.long), (4, 7, 800.0)]
+)
+def test_a_run_is_over_before_its_time_is_up(
+    ranks: Any, tmp_path: Path, save_every: int, last: int, ends_at: float
+) -> None:
+    """Steps are taken as long as another one and a save fit. A first save is allowed a minute, later ones
+    what the longest took, seen at the end of a step: 150 s here; a step with a save takes as long."""
+    made = config(chats(tmp_path), "2 TP2", tmp_path / "run", train={"max_steps": 1_000})
+    made["checkpoint"] |= {"save_every": save_every, "time_limit": "0:16:40", "background": False}
+    summary, ended_at = ranks(2, timed, made, timeout_s=120)[0]
+    folder = tmp_path / f"run/step-{last:08d}"
+    assert summary["stopped"] == (
+        f"after step {last} of 1000 (checkpoint.time_limit 0:16:40); the same command goes on from {folder}"
+    )
+    assert ended_at == ends_at
+    assert [found.step for found in list_checkpoints(tmp_path / "run") if found.complete][-1] == last
+    assert not (tmp_path / "run/model").exists()
+
+
+def asked_in_a_step(rank: int, world_size: int, made: dict[str, Any]) -> dict[str, Any]:
+    """Rank 1 is asked while it computes step 3."""
+    resolved = resolve(made)
+    comm = Communicator(resolved.layout, rank, device=torch.device("cpu"), timeout_s=60)
+    asked: list[str] = []
+    genuine = Worker._accumulate
+
+    def accumulate(worker: Worker, step0: int) -> Any:
+        if (rank, step0) == (1, 2):
+            asked.append("SIGTERM")
+        return genuine(worker, step0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Worker, "_accumulate", accumulate)
+        end = Stopping(asked=lambda: asked[0] if asked else "")
         summary = run_connected(resolved, comm, reporter=Recorder(), stopping=end)
     comm.close()
     return dict(summary)
 
 
-@pytest.mark.parametrize(("save_every", "last"), [pytest.param(0, 10, marks=pytest.mark.long), (4, 10)])
-def test_a_run_is_over_before_its_time_is_up(ranks: Any, tmp_path: Path, save_every: int, last: int) -> None:
-    """Steps are taken as long as another one and a save fit; then the run is saved."""
-    made = config(chats(tmp_path), "2 TP2", tmp_path / "run", train={"max_steps": 1_000})
-    made["checkpoint"] |= {"save_every": save_every, "time_limit": "0:16:40"}
-    summary = ranks(2, timed, made, timeout_s=120)[0]
-    folder = tmp_path / f"run/step-{last:08d}"
-    assert summary["stopped"] == (
-        f"after step {last} of 1000 (checkpoint.time_limit 0:16:40); the same command goes on from {folder}"
-    )
-    assert [found.step for found in list_checkpoints(tmp_path / "run") if found.complete][-1] == last
-    assert not (tmp_path / "run/model").exists()
+def test_the_step_in_which_a_run_is_asked_is_its_last(ranks: Any, tmp_path: Path) -> None:
+    """Of another one nobody knows whether there is time for it."""
+    made = config(chats(tmp_path), "2 TP2", tmp_path / "run", train={"max_steps": 10})
+    summaries = ranks(2, asked_in_a_step, made)
+    assert summaries[1]["stopped"].startswith("after step 3 of 10 (SIGTERM); ")
+    assert summaries[0]["stopped"].startswith("after step 3 of 10 (another rank was asked to end); ")
 
 
 def test_another_step_and_a_save_must_fit() -> None:
@@ -63,6 +120,24 @@ def test_another_step_and_a_save_must_fit() -> None:
     assert end.reason(need_s=50.0) == ""
     assert end.reason(need_s=101.0) == "checkpoint.time_limit 1:00:00"
     assert Stopping(asked=lambda: "SIGTERM", deadline=end.deadline).reason(need_s=101.0) == "SIGTERM"
+
+
+def test_a_time_of_day_is_that_of_the_clock_on_the_wall(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the night of 28 March 2027 clocks in Berlin go from 2:00 to 3:00."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        started_at = datetime(2027, 3, 27, 20, 0).timestamp()
+        for told in ("08:00", "2027-03-28T08:00", "2027-03-28T08:00+02:00"):
+            resolved = resolve(config(tmp_path, "1", tmp_path, checkpoint={"save_before": told}))
+            deadline = Deadline.of(resolved, started=started_at)
+            assert deadline is not None
+            assert deadline.at - started_at == 11 * 3600, told
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_run_that_must_begin_anew_says_how_it_goes_on(ranks: Any, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from rankloom.checkpoint import export_checkpoint, import_folder, read_manifest
+from rankloom.errors import RunError
+from rankloom.train.worker import Worker
 from tests.parity.problems import FAMILIES
 from tests.resume.runs import (
     TIMES,
@@ -24,6 +27,7 @@ from tests.resume.runs import (
     refused,
     started,
     tensors,
+    train,
     without,
 )
 
@@ -127,6 +131,24 @@ def test_an_export_is_the_model_that_the_run_wrote(folder: Path, first: Outcome,
     assert_equal_bits(model_of(folder / "first/exports/step-00000006"), at_end)
     assert files_of(tmp_path / "exported") == files_of(folder / "first/model")
     assert files_of(folder / "first/exports/step-00000006") == files_of(folder / "first/model")
+
+
+def cannot_export(rank: int, world_size: int, made: dict[str, Any]) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Worker, "export", Mock(side_effect=RunError("no room for an export")))
+        with pytest.raises(RunError) as caught:
+            train(rank, world_size, made)
+    return str(caught.value)
+
+
+def test_what_is_exported_at_a_step_is_there_before_its_checkpoint(
+    ranks: Any, folder: Path, tmp_path: Path
+) -> None:
+    """A run that goes on from the checkpoint of a step exports it no more."""
+    sections = {"save_every": 2, "export_every": 2}
+    made = config(folder, "2 TP2", tmp_path / "run", checkpoint=sections, train={"max_steps": 4})
+    assert ranks(2, cannot_export, made) == ["no room for an export"] * 2
+    assert list((tmp_path / "run").glob("step-*")) == []
 
 
 def test_exports_are_of_their_step(folder: Path, first: Outcome) -> None:

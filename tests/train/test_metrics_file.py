@@ -32,6 +32,25 @@ def test_rows_after_the_restored_step_are_removed(tmp_path: Path) -> None:
     assert steps(path) == [1, 2, 3, 4]
 
 
+def test_zeros_in_the_place_of_the_last_rows_are_removed(tmp_path: Path) -> None:
+    """What some file systems leave after a crash of the machine."""
+    path = tmp_path / "metrics.jsonl"
+    with MetricsFile(path) as metrics:
+        for step in (1, 2):
+            metrics.write(runs.metrics(step))
+            metrics.sync()
+    whole = path.read_bytes()
+    for end in (b"\0" * 100, b'{"step": 3, "lo' + b"\0" * 100):
+        path.write_bytes(whole + end)
+        with MetricsFile(path, keep_through_step=9) as metrics:
+            metrics.write(runs.metrics(3))
+        assert steps(path) == [1, 2, 3]
+    MetricsFile("/dev/null").sync()
+    path.write_bytes(bytes(100))
+    with pytest.raises(UserError, match="is not a metrics file"):
+        MetricsFile(path)
+
+
 def test_a_fresh_run_starts_an_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(json.dumps(runs.metrics(1)) + "\n")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,8 +65,8 @@ class Found:
 
     @property
     def leftover(self) -> bool:
-        """Left by a save that was interrupted; the next one removes it."""
-        return self.path.suffix != ""
+        """Left by a save that was interrupted, and of no use; the next one removes it."""
+        return self.path.suffix != "" and not self.complete
 
     @property
     def num_bytes(self) -> int:
@@ -173,12 +173,16 @@ def find_latest(directory: str | Path) -> Path | None:
 
 def complete_checkpoints(directory: str | Path) -> list[Path]:
     """Those that are complete, the one that was saved last first."""
+    return [found.path for found in _last_first(directory, list_checkpoints(directory))]
+
+
+def _last_first(directory: str | Path, listed: Iterable[Found]) -> list[Found]:
+    """Of those listed the complete ones."""
     named = None
     with suppress(OSError):  # without it, times decide
         named = (Path(directory) / LATEST).read_text(encoding="utf-8", errors="replace").strip()
-    complete = [found for found in list_checkpoints(directory) if found.manifest is not None]
-    complete.sort(key=lambda found: (found.path.name == named, *_age(found)), reverse=True)
-    return [found.path for found in complete]
+    complete = [found for found in listed if found.complete]
+    return sorted(complete, key=lambda found: (found.path.name == named, *_age(found)), reverse=True)
 
 
 def _age(found: Found) -> tuple[float, int]:
@@ -217,7 +221,10 @@ def publish(folder: Path) -> None:
         folder.rename(old)
     partial_folder(folder).rename(folder)
     sync_folder(folder.parent)
-    replace_text(folder.parent / LATEST, folder.name + "\n")
+    try:
+        replace_text(folder.parent / LATEST, folder.name + "\n")
+    except OSError:  # such as a full disk: the checkpoint is complete, and times tell that it is the last
+        (folder.parent / LATEST).unlink(missing_ok=True)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -227,20 +234,28 @@ def prune(
     """Removes what interrupted saves left, and all but the ``keep`` complete checkpoints saved last. Those of
     steps that ``keep_every`` divides stay, and always the latest. Returns what went, or with ``dry_run``
     would go."""
-    latest = find_latest(directory)
-    listed = list_checkpoints(directory)
-    going = [found.path for found in listed if found.leftover and found.path != latest]
-    if keep is not None:
+    if keep is None:  # names tell enough; manifests of many ranks take seconds to read
+        going = list(filter(_is_left_over, _candidates(Path(directory))))
+    else:
         assert keep > 0, keep
-        complete = sorted((f for f in listed if f.complete and not f.leftover), key=_age)
+        listed = list_checkpoints(directory)
+        latest = _last_first(directory, listed)[:1]
+        by_age = sorted((found for found in listed if found.complete), key=_age)
+        going = [found.path for found in listed if found.leftover]
         going += [
             found.path
-            for found in complete[:-keep]
-            if found.path != latest and not (keep_every and found.step % keep_every == 0)
+            for found in by_age[:-keep]
+            if found not in latest and not (keep_every and found.step % keep_every == 0)
         ]
     for path in going if not dry_run else ():
         _remove(path)
     return going
+
+
+def _is_left_over(path: Path) -> bool:
+    return path.suffix in (".partial", ".removed") or (
+        path.suffix == ".old" and path.with_suffix("").exists()
+    )
 
 
 def _remove(path: Path) -> None:

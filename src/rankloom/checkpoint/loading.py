@@ -67,7 +67,8 @@ def load(model: ShardedModel, optimizer: ShardedAdamW, folder: str | Path, *, se
             told = {name: future.result() for name, future in sums.items()}
             refuse_altered(reader.folder, reader.manifest, told)
     optimizer.publish()
-    notes = _continue_random(model, reader, seed=seed)
+    with together(comm, "checkpoint: random states"):
+        notes = _continue_random(model, reader, seed=seed)
     if reader.manifest.model.dtype != str(model.dtype).removeprefix("torch."):
         notes.append(f"weights were saved in {reader.manifest.model.dtype} and are kept in {model.dtype} now")
     same = reader.manifest.layout.fingerprint == model.plan.layout.fingerprint()

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rankloom.errors import UserError
@@ -203,10 +203,13 @@ class Manifest:
             num_updates=content["optimizer"]["num_updates"],
             state=content["state"],
             config=content["config"],
-            files={name: FileFacts(**facts) for name, facts in content["files"].items()},
+            files={_inside(name): FileFacts(**facts) for name, facts in content["files"].items()},
             tensors={name: _tensor(tensor) for name, tensor in content["tensors"].items()},
             rank_state={int(rank): value for rank, value in content["rank_state"].items()},
-            random={int(rank): value for rank, value in content["random"].items()},
+            random={
+                int(rank): {**value, "file": _inside(value["file"])}
+                for rank, value in content["random"].items()
+            },
             rankloom_version=content["rankloom_version"],
             saved_at=content["saved_at"],
         )
@@ -221,9 +224,19 @@ def _tensor_json(tensor: StoredTensor) -> dict[str, Any]:
 
 def _tensor(content: Mapping[str, Any]) -> StoredTensor:
     boxes = tuple(
-        StoredBox(Box(tuple(b["starts"]), tuple(b["stops"])), b["file"], b["key"]) for b in content["boxes"]
+        StoredBox(Box(tuple(b["starts"]), tuple(b["stops"])), _inside(b["file"]), b["key"])
+        for b in content["boxes"]
     )
     return StoredTensor(tuple(content["shape"]), content["dtype"], boxes)
+
+
+def _inside(name: str) -> str:
+    """A file of the checkpoint's own folder. Raises ValueError for any other: a stranger's checkpoint could
+    name files anywhere."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ValueError(f"{name!r} is no file in its folder")
+    return name
 
 
 def _seal(content: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
@@ -41,7 +41,8 @@ from rankloom.checkpoint.snapshot import (
     take_snapshot,
 )
 from rankloom.checkpoint.together import together
-from rankloom.errors import RunError
+from rankloom.errors import RunError, UserError
+from rankloom.layout.words import stretches_text
 from rankloom.models import ShardedModel
 from rankloom.models.export import write_configs
 from rankloom.optim import ShardedAdamW
@@ -89,6 +90,7 @@ class Checkpointer:
         background: write while training goes on; else `save` returns when the checkpoint is complete.
         config: the resolved config of the run, for people and for comparison when resuming.
         tokenizer: written into every checkpoint, for exports.
+        tell: told on every rank which ranks are waited for, every ``patience_s`` seconds.
     """
 
     def __init__(
@@ -102,7 +104,10 @@ class Checkpointer:
         background: bool = True,
         config: Mapping[str, Any] | None = None,
         tokenizer: Any = None,
+        tell: Callable[[str], None] = lambda _: None,
+        patience_s: float = 600.0,
     ) -> None:
+        self._tell, self._patience_s = tell, patience_s
         self._model, self._optimizer = model, optimizer
         self._comm = model.comm
         self._directory = Path(directory)
@@ -165,8 +170,11 @@ class Checkpointer:
         flight = self._flight
         if flight is None:
             return
-        pause = _FIRST_LOOK_S
+        pause, since, told = _FIRST_LOOK_S, time.monotonic(), 1
         while (stages := self._stages(flight)) and _Stage.FAILED not in stages and _Stage.WRITING in stages:
+            if time.monotonic() - since >= told * self._patience_s:
+                self._tell(self._late(flight, stages, told * self._patience_s))
+                told += 1
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_LOOK_S)
         if _Stage.FAILED in stages:
@@ -185,10 +193,21 @@ class Checkpointer:
         if self._is_first and not flight.told:
             self._completed = flight.folder
 
-    def _stages(self, flight: _Flight) -> set[_Stage]:
+    def _stages(self, flight: _Flight) -> list[_Stage]:
         mine = torch.tensor([flight.stage], device=self._comm.device)
         told = self._comm["world"].stack(mine, "checkpoint: progress")
-        return {_Stage(stage) for stage in told.flatten().tolist()}
+        return [_Stage(stage) for stage in told.flatten().tolist()]
+
+    def _late(self, flight: _Flight, stages: Sequence[_Stage], waited_s: float) -> str:
+        """The first rank writes until all others are done."""
+        world = self._comm["world"].ranks
+        writing = [rank for rank, stage in zip(world, stages, strict=True) if stage is _Stage.WRITING]
+        late = [rank for rank in writing if rank != world[0]] or writing
+        whose = f"rank{'s' * (len(late) > 1)} {stretches_text(late)}"
+        return (
+            f"waiting for {waited_s:g} s for the checkpoint of step {flight.step}: {whose} still "
+            f"write{'s' * (len(late) == 1)} to {flight.partial}"
+        )
 
     @property
     def _is_first(self) -> bool:
@@ -279,7 +298,7 @@ class Checkpointer:
             _done_file(flight.partial, rank).unlink(missing_ok=True)
         replace_text(flight.partial / MANIFEST, manifest.to_json())
         publish(flight.folder)
-        with suppress(OSError):  # what cannot be removed now is no loss; the next save tries again
+        with suppress(OSError, UserError):  # what cannot be removed now is no loss; the next save tries again
             prune(self._directory, keep=self._keep, keep_every=self._keep_every)
 
     def _await_others(self, flight: _Flight) -> dict[int, dict[str, Any]]:

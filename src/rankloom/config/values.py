@@ -111,14 +111,13 @@ def _time_limit(value: object) -> object:
 
 
 def next_time(text: str, *, now: datetime) -> datetime:
-    """The first time after ``now`` that the clock shows "HH:MM"; or the moment "2026-11-30T18:30" itself, in
-    the zone of ``now`` where it names none. Raises ValueError."""
+    """The first time after ``now`` that the clock shows "HH:MM"; or the moment "2026-11-30T18:30" itself, of
+    no zone, as ``now`` is, unless it names one. Raises ValueError."""
     if re.fullmatch(r"\d{1,2}:\d\d", text):
         hour, minute = map(int, text.split(":"))
         moment = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
         return moment if moment > now else moment + timedelta(days=1)
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=now.tzinfo)
+    return datetime.fromisoformat(text)
 
 
 def _clock(value: object) -> object:

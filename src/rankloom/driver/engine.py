@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -31,7 +31,7 @@ from rankloom.errors import RunError, UserError
 from rankloom.train.reporting import Reporter
 from rankloom.train.run_lock import run_lock
 from rankloom.train.signals import handler, signals_as_interrupt
-from rankloom.train.stopping import STOP_SIGNALS, Deadline
+from rankloom.train.stopping import STOP_SIGNALS, Deadline, StopFile
 
 __all__ = ["PLACEMENT", "run_ray"]
 
@@ -62,9 +62,9 @@ def run_ray(
     reason: after ``cluster.restarts`` new starts where a rank or a node was lost, else at once.
     KeyboardInterrupt as `rankloom.train.local.run_local` does.
     """
-    asked = _EndRequest(saves=resolved.checkpoint.saves)
+    asked = _EndRequest(resolved)
     deadline = Deadline.of(resolved, started=time.time())
-    with signals_as_interrupt(), run_lock(resolved), _failures_told_once():
+    with signals_as_interrupt(), run_lock(resolved), asked.cleared(), _failures_told_once():
         since = time.monotonic()
         with ray_cluster(
             num_ranks=resolved.layout.world_size,
@@ -186,15 +186,26 @@ class _Run:
 
 
 class _EndRequest:
-    """What signals ask for: in the steps of a run that saves, the first lets it end with a checkpoint."""
+    """What signals ask for: in the steps of a run that saves, the first lets it end with a checkpoint. Ranks
+    in the middle of a step see it as a file; the controller tells them with the next one too."""
 
-    def __init__(self, *, saves: bool) -> None:
-        self._saves = saves
+    def __init__(self, resolved: ResolvedConfig) -> None:
+        self._saves = resolved.checkpoint.saves
+        self._file = StopFile.of_run(resolved)
         self.in_steps = False
         self.reason = ""
 
     def begin_steps(self) -> None:
         self.in_steps = True
+
+    @contextmanager
+    def cleared(self) -> Iterator[None]:
+        """A driver that was killed may have left its own."""
+        self._file.clear()
+        try:
+            yield
+        finally:
+            self._file.clear()
 
     @contextmanager
     def handlers(self) -> Iterator[None]:
@@ -207,6 +218,8 @@ class _EndRequest:
         if not (self.in_steps and self._saves) or self.reason:
             raise KeyboardInterrupt
         self.reason = signal.Signals(number).name
+        with suppress(OSError):  # then they are told with the next step
+            self._file.ask(self.reason)
 
 
 @contextmanager

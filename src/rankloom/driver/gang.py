@@ -132,14 +132,8 @@ class Gang:
     def close(self) -> None:
         """Ends all processes of the ranks, also stopped ones. Raises RunError where one is still there after
         seconds, which no signal ends."""
-        with interrupts_ignored():
-            if self._closed or not ray.is_initialized():
-                return
-            self._closed, self._over = True, self._over or "the gang was closed"
-            self._under_way.clear()
-            for actor in (*self._actors.values(), *self._store):
-                ray.kill(actor)
-            self._end_processes()
+        if problems := self._end():
+            raise RunError("; ".join(problems))
 
     def __enter__(self) -> Self:
         return self
@@ -200,7 +194,8 @@ class Gang:
         lost = {node.node_id for node in self.placement.lost_nodes()} | silent
         error = describe_failure(failed, ends, sorted(lost), self.placement.map)
         self._over = f"the gang is over since {str(error).splitlines()[0]}"
-        self.close()
+        if problems := self._end():
+            error.args = ("\n".join([str(error), *problems]),)
         return error
 
     def _ends(self, failed: Sequence[int]) -> tuple[dict[int, RankEnd], set[str]]:
@@ -225,13 +220,27 @@ class Gang:
                 silent.add(asked[reference])
         return ends, silent
 
-    def _end_processes(self) -> None:
+    def _end(self) -> list[str]:
+        """What could not be ended, in words."""
+        with interrupts_ignored():
+            if self._closed or not ray.is_initialized():
+                return []
+            self._closed, self._over = True, self._over or "the gang was closed"
+            self._under_way.clear()
+            for actor in (*self._actors.values(), *self._store):
+                ray.kill(actor)
+            return self._end_processes()
+
+    def _end_processes(self) -> list[str]:
         keepers = self.placement.keepers
         asked: dict[ObjectRef[list[int]], str] = {
             keepers[node.node_id].end_ranks.remote(self._name, patience_s=_END_PATIENCE_S): node.name
             for node in self.placement.map.nodes
         }
-        answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=2 * _END_PATIENCE_S)
+        answered, late = ray.wait(list(asked), num_returns=len(asked), timeout=2 * _END_PATIENCE_S)
+        problems = [
+            f"node {asked[reference]} does not answer: ranks may still run there" for reference in late
+        ]
         for reference in answered:
             try:
                 left = ray.get(reference)
@@ -240,7 +249,8 @@ class Gang:
             except RayError:  # the keeper went with its node, and so did the ranks there
                 continue
             if left:
-                raise RunError(f"processes {left} on node {asked[reference]} cannot be ended")
+                problems.append(f"processes {left} on node {asked[reference]} cannot be ended")
+        return problems
 
 
 def _is_small(value: Any) -> bool:

@@ -19,7 +19,7 @@ from rankloom.driver.envelopes import Envelope
 from rankloom.errors import RunError
 from rankloom.layout import DRIVER_AXES
 from rankloom.train.reporting import Event, ForwardingReporter, Reporter, SilentReporter
-from rankloom.train.stopping import Deadline, Stopping
+from rankloom.train.stopping import Deadline, StopFile, Stopping
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,7 +97,8 @@ class TrainWorker:
         self._rank = rank
         self._connect = connect
         self._store = store
-        self._stopping = Stopping(asked=lambda: self._wish, deadline=deadline, arm=arm)
+        file = StopFile.of_run(resolved)
+        self._stopping = Stopping(asked=lambda: self._wish or file.asked(), deadline=deadline, arm=arm)
         self._wish = ""
         self._events: list[Event] = []
         is_first = rank == resolved.layout.rank_offset
@@ -127,6 +128,7 @@ class TrainWorker:
     def load(self, folder: str) -> Started:
         """Starts anew where a checkpoint ends, with model, optimizer and data; rows that were loaded before
         are not trained on. Raises UserError as a resuming run does."""
+        self._open_session.settle()
         self._open_session.close()
         changed = resolve(
             self._resolved.to_mapping(), cli={"checkpoint.resume": folder}, origin=self._resolved.origin

@@ -56,7 +56,8 @@ def end_of_rows(path: Path, *, through_step: int) -> int:
     kept, still = 0, True
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            step = _step_of(line)
+            # A crash of the machine may leave zeros in the place of the last rows.
+            step = _step_of(line.rstrip(b"\0") if number > 1 else line)
             if step is None:
                 raise UserError(
                     f"{path} is not a metrics file, and is left as it is: line {number} is no metrics row; "

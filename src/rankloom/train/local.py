@@ -35,6 +35,7 @@ __all__ = ["end_forkserver", "run_local"]
 
 PRELOAD = ("__main__", "rankloom.train.loop", "torch.distributed", "transformers.modeling_utils")
 _GRACE_S = 0.5  # after a first failed exit: the rank that caused it may end a moment later
+_END_PATIENCE_S = 10.0  # for killed processes to be gone
 _LONG_GRACE_S = 5.0  # the same where all failures so far only tell of another rank's end
 _LOG_END_BYTES = 65_536
 
@@ -144,13 +145,20 @@ class _Gang:
         return self._summary
 
     def stop(self) -> None:
-        """End what is still running; afterwards no process is left."""
+        """End what is still running; afterwards no process is left, but those that no signal ends: they are
+        named."""
         with interrupts_ignored():
             started = [process for process in self._processes if process.pid is not None]
             for process in started:
                 process.kill()  # also reaches a stopped process; nothing to do for one that ended
+            deadline = time.monotonic() + _END_PATIENCE_S
             for process in started:
-                process.join()
+                process.join(max(0.0, deadline - time.monotonic()))
+            if left := [f"{p.name} (process {p.pid})" for p in started if p.is_alive()]:
+                self._reporter.note(
+                    f"cannot be ended: {', '.join(left)}; a process that waits for a disk or a device may go "
+                    "on waiting"
+                )
             if self._events is not None:
                 self._events.close()
             self._remove_empty_logs()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -43,6 +44,14 @@ class MetricsFile:
                 line = line[self._file.write(line) :]
         except OSError as error:
             raise self._not_writable(error) from error
+
+    def sync(self) -> None:
+        """Returns once the rows are on the disk."""
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a pipe or /dev/null has no disk
+                raise self._not_writable(error) from error
 
     def _not_writable(self, error: OSError) -> RunError:
         return RunError(f"the metrics file {self.path} cannot be written: {error.strerror or error}")

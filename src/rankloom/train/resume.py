@@ -113,7 +113,7 @@ def _later(resolved: ResolvedConfig) -> tuple[str, ...]:
     """A run that goes back in its own folder leaves later checkpoints where they are."""
     wanted, directory = find_checkpoint(resolved.checkpoint.resume), resolved.checkpoint.dir
     step = read_manifest(wanted).step
-    later = [f.name for f in complete_checkpoints(directory) if int(f.name.split("-")[1]) > step]
+    later = [f.path.name for f in list_checkpoints(directory) if f.complete and f.step > step]
     if not later:
         return ()
     return (

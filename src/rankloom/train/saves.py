@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,8 +21,15 @@ class Saves:
     """Of one run, on every rank alike; methods are collectives where they say so."""
 
     def __init__(
-        self, resolved: ResolvedConfig, worker: Worker, reporter: Reporter, *, max_steps: int
+        self,
+        resolved: ResolvedConfig,
+        worker: Worker,
+        reporter: Reporter,
+        *,
+        max_steps: int,
+        before_save: Callable[[], None],
     ) -> None:
+        self._before_save = before_save
         self._section = resolved.checkpoint
         self._worker = worker
         self._reporter = reporter
@@ -56,13 +63,20 @@ class Saves:
     def after(self, step: int, consumed: Counts, *, ends: bool) -> None:
         """Saves and exports what is due after a step; ``ends``: the run ends early after it. A collective."""
         self.look()
+        exports = self._section.export_every and step % self._section.export_every == 0
+        if exports and not ends:  # before the checkpoint: a run that goes on from there exports it no more
+            self._export(step)
         if self._is_due(step, ends=ends):
             with self._timed():
                 self._settle()
+                self._before_save()
                 self._started_at = time.monotonic()
                 self._worker.save(step, consumed)
-        if self._section.export_every and step % self._section.export_every == 0:
-            self._worker.export(Path(self._section.dir) / "exports" / f"step-{step:08d}")
+        if exports and ends:
+            self._export(step)
+
+    def _export(self, step: int) -> None:
+        self._worker.export(Path(self._section.dir) / "exports" / f"step-{step:08d}")
 
     def finish(self) -> None:
         """Waits for the save under way. A collective; raises RunError where it has failed."""

@@ -73,7 +73,7 @@ class Session:
         self._reporter = reporter
         self._stopping = stopping
         self._is_first = comm["world"].index == 0
-        self._saves = Saves(resolved, worker, reporter, max_steps=max_steps)
+        self._saves = Saves(resolved, worker, reporter, max_steps=max_steps, before_save=self._keep_rows)
         self._rate = learning_rate(
             resolved,
             max_steps=max_steps,
@@ -83,6 +83,8 @@ class Session:
             comm, max_seq_length=resolved.data.max_seq_length, consumed=restored.consumed
         )
         self._longest_s = 0.0
+        self._step_began = 0.0
+        self._wish = ""  # why this rank wanted the run to end
         self._step_done = restored.step
         self._row: dict[str, object] = {}
         self._sinks: list[Sink] = []
@@ -112,7 +114,14 @@ class Session:
             model = build_model(resolved, plan, comm, data, empty=bool(candidates.folders))
             optimizer = build_optimizer(resolved, model)
         worker = Worker(
-            resolved, comm, data, model=model, optimizer=optimizer, activity=comm.activity, feed=feed
+            resolved,
+            comm,
+            data,
+            model=model,
+            optimizer=optimizer,
+            activity=comm.activity,
+            tell=reporter.note,
+            feed=feed,
         )
         restored = Restored(0, NOTHING, candidates.notes)
         if candidates.folders:
@@ -161,7 +170,7 @@ class Session:
     def advance(self, step: int) -> Mapping[str, object]:
         """Takes step ``step``, evaluates, writes its row and what is saved after it. Returns the row, equal
         on all ranks but for bytes and waits of the rank. Raises RunError."""
-        since = time.monotonic()
+        self._step_began = since = time.monotonic()
         self._row = self._step(step)
         self._step_done = step
         self._saves.after(step, self._accounting.consumed, ends=bool(self.stopped))
@@ -208,6 +217,10 @@ class Session:
         self._activity.phase = "end: everything is written"
         return {**summary, **self._saves.summary(), **places}
 
+    def settle(self) -> None:
+        """Waits for the save under way. Raises RunError where it has failed."""
+        self._saves.finish()
+
     def close(self) -> None:
         """Leaves nothing open, however the run ended. Any number of times."""
         self._closing.close()
@@ -217,8 +230,7 @@ class Session:
         self._activity.phase = f"step {step}: counting its rows"
         consumed = self._accounting.begin(step, self.worker.batches)
         lr = self._rate.at(consumed.tokens if self._rate.unit == "tokens" else consumed.rows)
-        wish = self._wish()
-        outcome = self.worker.step(step - 1, lr=lr, wish=bool(wish))
+        outcome = self.worker.step(step - 1, lr=lr, wish=self._wants_to_end)
         row = self._accounting.end(outcome, lr=lr)
         stops = not outcome.finite and self._resolved.train.on_nonfinite == "stop"
         if not stops:
@@ -230,14 +242,22 @@ class Session:
         if not outcome.finite:
             self._tell_not_finite(outcome, step, stops=stops)
         if outcome.stops and step < self.max_steps:
-            why = wish or self._stopping.asked() or "another rank was asked to end"
+            why = self._wish or self._stopping.asked() or "another rank was asked to end"
             self.stopped = f"after step {step} of {self.max_steps} ({why})"
         return row
 
-    def _wish(self) -> str:
-        """Why this rank wants the run to end after the step; time is told by the first rank's clock alone."""
-        need_s = self._longest_s + self._saves.need_s
-        return self._stopping.reason(need_s=need_s) if self._is_first else self._stopping.asked()
+    def _keep_rows(self) -> None:
+        """A run that goes on from a checkpoint finds its rows before it, also after a crash of a machine."""
+        for sink in self._sinks:
+            sink.sync()
+
+    def _wants_to_end(self) -> bool:
+        """Whether this rank wants the run to end after this step, of which the end is near; time is told by
+        the first rank's clock alone."""
+        longest_s = max(self._longest_s, time.monotonic() - self._step_began)
+        need_s = longest_s + self._saves.need_s
+        self._wish = self._stopping.reason(need_s=need_s) if self._is_first else self._stopping.asked()
+        return bool(self._wish)
 
     def _evaluated(self, step: int) -> dict[str, object]:
         """What an evaluation after this step adds to its row."""
@@ -254,6 +274,10 @@ class Session:
         message = not_finite(folder, outcome, rows, step=step, writes=self._is_first)
         self.worker.meet("the report of a step")  # who stops must not take down the one that writes
         if stops:
-            self._saves.finish()
-            raise RunError(f"{message}; train.on_nonfinite: skip would go on without this step")
+            message += "; train.on_nonfinite: skip would go on without this step"
+            try:
+                self._saves.finish()
+            except RunError as error:
+                raise RunError(f"{message}\n{error}") from error
+            raise RunError(message)
         self._reporter.note(message)

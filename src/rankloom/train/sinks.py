@@ -26,6 +26,9 @@ class Sink(Protocol):
 
     def write(self, row: Mapping[str, object]) -> None: ...
 
+    def sync(self) -> None:
+        """What was written so far outlives this machine, as far as that can be had."""
+
     def close(self) -> None:
         """What was written is complete after this."""
 
@@ -87,6 +90,12 @@ class TensorBoardSink:
         except OSError as error:
             raise self._not_writable(error) from error
 
+    def sync(self) -> None:
+        try:
+            self._writer.flush()
+        except OSError as error:
+            raise self._not_writable(error) from error
+
     def close(self) -> None:
         try:
             self._writer.close()
@@ -119,6 +128,9 @@ class WandbSink:
 
     def write(self, row: Mapping[str, object]) -> None:
         self._run.log(dict(_numbers(row)), step=row["step"])
+
+    def sync(self) -> None:
+        """Its own process writes it, row by row."""
 
     def close(self) -> None:
         self._run.finish()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
+from typing import Self
 
 from rankloom.config import ResolvedConfig
 from rankloom.config.values import next_time, seconds_of
@@ -38,7 +39,7 @@ class Deadline:
             at = started + seconds_of(section.time_limit)
             found.append(cls(at, f"checkpoint.time_limit {section.time_limit}"))
         if section.save_before is not None:
-            now = datetime.fromtimestamp(started).astimezone()
+            now = datetime.fromtimestamp(started)  # of no zone: clocks may change before the moment comes
             at = next_time(section.save_before, now=now).timestamp()
             if at <= started:
                 raise UserError(
@@ -55,6 +56,11 @@ class StopFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    @classmethod
+    def of_run(cls, resolved: ResolvedConfig) -> Self:
+        """In the run's own folder, which ranks on all nodes see."""
+        return cls(Path(resolved.checkpoint.dir) / ".stop")
+
     def ask(self, reason: str) -> None:
         partial = self._path.with_suffix(".tmp")
         partial.write_text(reason)
@@ -63,6 +69,9 @@ class StopFile:
     def asked(self) -> str:
         """Why, or ""."""
         return self._path.read_text() if self._path.exists() else ""
+
+    def clear(self) -> None:
+        self._path.unlink(missing_ok=True)
 
 
 class StopSignals:
@@ -117,8 +126,8 @@ class Stopping:
             self.arm()
 
     def reason(self, *, need_s: float) -> str:
-        """Why the run is to end after this step, or "". ``need_s``: seconds that another step and a
-        checkpoint take."""
+        """Why the run is to end after this step, near its end, or "". ``need_s``: seconds that another step
+        and a checkpoint take."""
         if told := self.asked():
             return told
         if self.deadline is not None and time.time() + need_s >= self.deadline.at:

@@ -73,9 +73,11 @@ class Worker:
         model: ShardedModel,
         optimizer: ShardedAdamW,
         activity: Activity,
+        tell: Callable[[str], None] = lambda _: None,
         feed: Feed | None = None,
     ) -> None:
         self._resolved = resolved
+        self._tell = tell
         self._comm = comm
         self._data = data
         self._model = model
@@ -103,6 +105,8 @@ class Worker:
             background=section.background,
             config=self._resolved.to_mapping(),
             tokenizer=self._data.tokenizer,
+            tell=self._tell,
+            patience_s=self._resolved.comm.timeout_s,
         )
 
     @property
@@ -131,9 +135,9 @@ class Worker:
                 )
         self.batches.verify(step0)
 
-    def step(self, step0: int, *, lr: float, wish: bool = False) -> StepOutcome:
-        """Trains on the global batch of step ``step0`` (from 0). ``wish``: this rank wants the run to end
-        after it."""
+    def step(self, step0: int, *, lr: float, wish: Callable[[], bool] = lambda: False) -> StepOutcome:
+        """Trains on the global batch of step ``step0`` (from 0). ``wish``: whether this rank wants the run to
+        end after it; asked when nearly all of the step is done."""
         sums, wait_s = self._accumulate(step0)
         self._activity.phase = f"step {step0 + 1}: reducing gradients"
         total = self._comm["gtp_remat_replica"].sum_small(sums, "loss")
@@ -142,7 +146,7 @@ class Worker:
             raise RunError(f"step {step0 + 1} trained on {num_tokens} tokens, its rows have {planned}")
         divisor = max(1, num_tokens)
         self._optimizer.finish_reductions()
-        norm, wishes = self._optimizer.norm_and_wishes(divisor, wish=wish)
+        norm, wishes = self._optimizer.norm_and_wishes(divisor, wish=wish())
         outcome = StepOutcome(loss / divisor, norm, num_tokens, loader_wait_s=wait_s, stops=wishes > 0)
         if not outcome.finite:
             return replace(outcome, bad_lanes=self._lanes_not_finite(sums))
