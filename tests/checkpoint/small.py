@@ -55,7 +55,7 @@ def rewrite_manifest(folder: Path, change: Any) -> None:
     altered = {name: value for name, value in content.items() if name != "sha256"}
     from rankloom.checkpoint import manifest as module
 
-    file.write_text(json.dumps({**altered, "sha256": module._seal(altered)}))
+    file.write_text(json.dumps({**altered, "sha256": module._checksum(module._canonical(altered))}))
     assert json.loads(file.read_text())["step"] == manifest.step
 
 

@@ -114,10 +114,10 @@ def test_a_manifest_that_was_altered_or_is_of_another_version_is_refused(tmp_pat
     folder = write_checkpoint(tmp_path, 1)
     file = folder / "checkpoint.json"
     text = file.read_text()
-    file.write_text(text.replace('"consumed_samples": 1000', '"consumed_samples": 2000'))
+    file.write_text(text.replace('"consumed_samples":1000', '"consumed_samples":2000'))
     with pytest.raises(UserError, match=r"checkpoint\.json cannot be read: its content was altered"):
         read_manifest(folder)
-    file.write_text(text.replace('"format_version": 1', '"format_version": 9'))
+    file.write_text(text.replace('"format_version":1', '"format_version":9'))
     with pytest.raises(UserError, match=r"format version 9 is not known; this rankloom reads version 1$"):
         read_manifest(folder)
     for broken in ("[1]", "{}", '{"format_version": 1}', "\xff"):

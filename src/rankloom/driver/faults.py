@@ -66,7 +66,7 @@ def describe_failure(
     RankLostError where a process, a node or the ranks' progress was lost.
     """
     methods = {call.rank: call.method for call in failed}
-    exits = [_exit_of(call, ends.get(call.rank), lost_nodes, places) for call in failed]
+    exits = [_exit_of(call, ends, lost_nodes, places) for call in failed]
     exits += [_said_so(end) for rank, end in ends.items() if end.record is not None and rank not in methods]
     cause = first_cause(exits)
     place, method = places.of(cause.rank), methods.get(cause.rank, "")
@@ -81,11 +81,12 @@ def describe_failure(
 
 
 def _exit_of(
-    failed: FailedCall, end: RankEnd | None, lost_nodes: Sequence[str], places: PlacementMap
+    failed: FailedCall, ends: Mapping[int, RankEnd], lost_nodes: Sequence[str], places: PlacementMap
 ) -> RankExit:
     """An argument may be another rank's result: then its record tells of that rank."""
     record = own_record(failed)
     rank = record.rank if record is not None else failed.rank
+    end = ends.get(rank)
     if end is not None and end.record is not None:
         record = end.record
     elif record is None:
