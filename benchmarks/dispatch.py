@@ -55,7 +55,7 @@ class Notes:
     def submit(self, rank: int, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         return rank
 
-    def gather(self, handles: Mapping[int, int], wanted: Sequence[int]) -> list[Any]:
+    def gather(self, handles: Mapping[int, int], wanted: Sequence[int], **options: Any) -> list[Any]:
         return [handles[rank] for rank in wanted]
 
 

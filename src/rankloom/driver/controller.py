@@ -22,6 +22,8 @@ from rankloom.train.reporting import Event, Reporter, deliver
 
 __all__ = ["SFTController", "compare_views"]
 
+_LATER_S = 10.0  # where ranks wait for each other, their watchdogs speak first: they know more
+
 
 def _no_wish() -> str:
     return ""
@@ -76,7 +78,7 @@ class SFTController:
         return self._ended(self._calls.start(self._group, method, *args, **kwargs))
 
     def _ended(self, call: PendingCall[Any]) -> list[Any]:
-        return call.result(timeout_s=self._timeout_s)
+        return call.result(timeout_s=self._timeout_s + _LATER_S)
 
     def _begin(self, started: Started) -> None:
         self._deliver(started.events)

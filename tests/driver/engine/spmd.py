@@ -56,7 +56,7 @@ class RankGroup:
         self.calls.append(method)
         return getattr(self._worker, method)(*args, **kwargs)
 
-    def gather(self, handles: Mapping[int, Any], wanted: Sequence[int]) -> list[Any]:
+    def gather(self, handles: Mapping[int, Any], wanted: Sequence[int], **options: Any) -> list[Any]:
         told: list[Any] = [None] * len(self.ranks)
         dist.all_gather_object(told, handles.get(self._rank))
         return [told[rank] for rank in wanted]

@@ -186,7 +186,7 @@ def test_a_rank_that_does_not_come_back_from_a_step_ends_the_run(cluster: RayClu
     given["comm"] = {"timeout_s": 8}
     recorder = Recorder()
     wanted = (
-        r"^rank 1 \(tp 0, .*\) failed in train, .* did not come back from train within 8 s after the first"
+        r"^rank 1 \(tp 0, .*\) failed in train, .* did not come back from train within 18 s after the first"
     )
     with pytest.raises(RunError, match=wanted):
         run_ray(resolve(given), reporter=recorder, factory=broken.never_returns)
