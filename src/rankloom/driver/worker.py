@@ -97,11 +97,13 @@ class TrainWorker:
         self._rank = rank
         self._connect = connect
         self._store = store
+        is_first = rank == resolved.layout.rank_offset
         file = StopFile.of_run(resolved)
-        self._stopping = Stopping(asked=lambda: self._wish or file.asked(), deadline=deadline, arm=arm)
+        self._stopping = Stopping(
+            asked=lambda: self._wish or (file.asked() if is_first else ""), deadline=deadline, arm=arm
+        )
         self._wish = ""
         self._events: list[Event] = []
-        is_first = rank == resolved.layout.rank_offset
         self._reporter: Reporter = ForwardingReporter(self._events.append) if is_first else SilentReporter()
         self._comm: Communicator | None = None
         self._session: Session | None = None
