@@ -108,6 +108,7 @@ def test_the_summary_of_a_whole_run() -> None:
         "dropped_rows": 0,
         "records_left_out": {"too long": 3},
         "loader_wait_s": 0.125,
+        "dispatch_s": 0.5,
         "time_s": 50.0,
         "left out": "3 records (3 too long)",
         "model": "m",
@@ -120,6 +121,7 @@ def test_the_summary_of_a_whole_run() -> None:
         "seen     30 rows, 41 chats, 5,000 tokens in 1.25 epochs",
         "rows     3.7% padding, 2 empty fillers",
         "waited   0.12 s for rows, 0.25% of the time",
+        "driver   0.50 s between steps, 1.00% of the time",
         "left out 3 records (3 too long)",
         "model    m",
     ]

@@ -23,7 +23,8 @@ __all__ = ["SUMMARY_KEYS", "ConsoleReporter"]
 # dropped_rows: empty rows of last batches, and rows of batches that were dropped. records_left_out: by
 # reason. loader_wait_s: that steps waited for the first lane's rows. eval_loss, eval_tokens: of the last
 # step, or None. time_s: of these steps. checkpoints, checkpoint_s: saved, and seconds that training waited
-# for that. model, metrics: where they are.
+# for that. dispatch_s: that ranks waited between steps for a driver, where there is one. model, metrics: where
+# they are.
 SUMMARY_KEYS = (
     "steps",
     "skipped_steps",
@@ -44,6 +45,7 @@ SUMMARY_KEYS = (
     "time_s",
     "checkpoints",
     "checkpoint_s",
+    "dispatch_s",
     "model",
     "metrics",
 )
@@ -195,3 +197,6 @@ def _count_lines(summary: Mapping[str, object]) -> Iterator[str]:
         assert isinstance(wait_s, float)
         assert isinstance(time_s, float)
         yield f"waited   {wait_s:.2f} s for rows, {wait_s / time_s:.2%} of the time"
+        if "dispatch_s" in summary:
+            driver_s = cast("float", summary["dispatch_s"])
+            yield f"driver   {driver_s:.2f} s between steps, {driver_s / time_s:.2%} of the time"
