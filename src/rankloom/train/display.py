@@ -23,8 +23,8 @@ __all__ = ["SUMMARY_KEYS", "ConsoleReporter"]
 # dropped_rows: empty rows of last batches, and rows of batches that were dropped. records_left_out: by
 # reason. loader_wait_s: that steps waited for the first lane's rows. eval_loss, eval_tokens: of the last
 # step, or None. time_s: of these steps. checkpoints, checkpoint_s: saved, and seconds that training waited
-# for that. dispatch_s: that ranks waited between steps for a driver, where there is one. model, metrics: where
-# they are.
+# for that. dispatch_s: that ranks waited between steps for a driver, where there is one. model, metrics:
+# where they are.
 SUMMARY_KEYS = (
     "steps",
     "skipped_steps",
